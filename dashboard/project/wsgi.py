@@ -1,0 +1,8 @@
+"""WSGI: the pages without the live socket."""
+
+import os
+
+from django.core.wsgi import get_wsgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.project.settings")
+application = get_wsgi_application()

@@ -1,0 +1,125 @@
+"""The wire format: how a Message becomes properties and headers, and what a delivery says of itself.
+
+Headers follow CloudEvents 1.0, AMQP binding (`cloudEvents_*`), and W3C Trace Context (`traceparent`). Messages from
+other producers lack most of it; `read` then fills in what is known and says that an id is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from outbox_core.models.message import Message
+from outbox_core.transports.base import Delivery, Send
+
+VERSION = 1
+RESERVED = ("outbox-", "cloudEvents_", "traceparent")
+
+
+def reserved(name: str) -> bool:
+    """Header names that the envelope itself uses."""
+    return name.startswith(RESERVED[:2]) or name == RESERVED[2]
+
+
+def route(destination: str, type: str) -> tuple[str, str]:
+    """`exchange` or `exchange/routing_key`; the routing key is the type unless named."""
+    exchange, slash, key = destination.partition("/")
+    return exchange, key if slash else type
+
+
+def digest(body: bytes) -> str:
+    """SHA-256, hex: how payloads are compared."""
+    return hashlib.sha256(body).hexdigest()
+
+
+def write(
+    message: Message, tag: Any, *, attempt: int, position: int, late: bool = False, operation: int | None = None
+) -> Send:  # fmt: skip
+    """The message as it goes to the broker. `attempt` counts sends (1 for the first), `position` is its place
+    at the first send; `late` says that others of its key passed it, `operation` that a person resent it."""
+    exchange, routing_key = route(message.destination, message.type)
+    id_ = str(message.message_id)
+    headers: dict[str, Any] = {
+        **message.headers,
+        "cloudEvents_specversion": "1.0",
+        "cloudEvents_id": id_,
+        "cloudEvents_source": message.source,
+        "cloudEvents_type": message.type,
+        "cloudEvents_time": message.created_at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
+        "outbox-attempt": attempt,
+        "outbox-position": position,
+        "outbox-version": VERSION,
+    }
+    optional = {
+        "cloudEvents_subject": message.key,
+        "traceparent": message.traceparent,
+        "outbox-key": message.key,
+        "outbox-causation-id": message.causation_id,
+        "outbox-operation": str(operation) if operation is not None else "",
+        "outbox-late": 1 if late else "",
+    }
+    headers.update({name: value for name, value in optional.items() if value})
+    return Send(
+        tag=tag, message_id=id_, exchange=exchange, routing_key=routing_key, body=message.payload.encode(),
+        type=message.type, timestamp=int(message.created_at.timestamp()), correlation_id=message.correlation_id,
+        app_id=message.source, mandatory=message.mandatory, headers=headers,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What a delivery says of itself, from whoever it came. `id` is None if its producer gave none."""
+
+    id: str | None
+    type: str
+    key: str
+    headers: Mapping[str, Any]  # without the reserved ones
+    attempt: int
+    position: int | None
+    correlation_id: str
+    causation_id: str
+    source: str
+    published_at: datetime | None
+    operation: str
+    late: bool
+
+
+def read(delivery: Delivery) -> Envelope:
+    """The envelope of a delivery. Never raises: a header of a wrong type counts as missing."""
+    h = delivery.headers
+    return Envelope(
+        id=delivery.message_id or _text(h.get("cloudEvents_id")) or None,
+        type=delivery.type or _text(h.get("cloudEvents_type")) or delivery.routing_key,
+        key=_text(h.get("outbox-key")) or _text(h.get("cloudEvents_subject")),
+        headers={name: value for name, value in h.items() if not reserved(name)},
+        attempt=_whole(h.get("outbox-attempt")) or 1,
+        position=_whole(h.get("outbox-position")),
+        correlation_id=delivery.correlation_id,
+        causation_id=_text(h.get("outbox-causation-id")),
+        source=_text(h.get("cloudEvents_source")) or delivery.app_id,
+        published_at=_time(h.get("cloudEvents_time"), delivery.timestamp),
+        operation=_text(h.get("outbox-operation")),
+        late=bool(h.get("outbox-late")),
+    )
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _time(value: object, timestamp: int | None) -> datetime | None:
+    try:
+        return datetime.fromisoformat(_text(value)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return datetime.fromtimestamp(timestamp, UTC) if timestamp is not None else None
+    except (ValueError, OverflowError, OSError):
+        return None
