@@ -1,0 +1,41 @@
+"""Late confirms: what a dispatcher learns after it lost its lease. Facts all the same, so they are recorded,
+under the lock of whoever owns the partition now, one transaction per partition."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+
+from outbox_core import tallies
+from outbox_core.outbox.leases import OwnerChanged, lock_owner
+from outbox_core.outbox.settle import Answer, Settler
+from outbox_core.outbox.sql import exclusive
+
+TRIES = 20
+
+
+def record_late(using: str, worker: str, answers: Sequence[Answer], rng: random.Random) -> list[Answer]:
+    """Commit each partition's confirms. Returns what could not be recorded yet: its row is locked, or its partition
+    changed hands again and again."""
+    by_partition: dict[int, list[Answer]] = defaultdict(list)
+    for answer in answers:
+        by_partition[answer.row.partition].append(answer)
+    left: list[Answer] = []
+    for partition, group in by_partition.items():
+        left += _record(using, worker, partition, group, rng)
+    return left
+
+
+def _record(using: str, worker: str, partition: int, group: list[Answer], rng: random.Random) -> list[Answer]:
+    for _ in range(TRIES):
+        try:
+            with exclusive(using) as db:
+                lock_owner(using, partition)
+                settler = Settler(db, worker, rng)
+                left = settler.settle(group, own=False)
+                tallies.add(using, worker, settler.counts, db.now())
+            return left
+        except OwnerChanged:
+            continue
+    return group

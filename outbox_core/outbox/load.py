@@ -1,0 +1,50 @@
+"""From rows of the queue to messages for the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from outbox_core.envelope import write
+from outbox_core.models import Message
+from outbox_core.outbox.queue import Row
+from outbox_core.outbox.settle import Answer
+from outbox_core.transports.base import Outcome, Send
+
+
+def load(using: str, lanes: Sequence[Sequence[Row]]) -> tuple[list[list[Send]], list[Answer]]:
+    """The lanes as messages, and an answer for each row that cannot become one (the rest of its lane is unsent)."""
+    ids = [row.id for lane in lanes for row in lane]
+    messages = {m.id: m for m in Message.objects.using(using).filter(id__in=ids)}
+    loaded, broken = [], []
+    for lane in lanes:
+        sends: list[Send] = []
+        for i, row in enumerate(lane):
+            try:
+                sends.append(_send(row, messages[row.id]))
+            except Exception as error:  # one damaged row may not stop the relay
+                broken.append(_broken(row, error))
+                broken += [unsent(r) for r in lane[i + 1 :]]
+                break
+        if sends:
+            loaded.append(sends)
+    return loaded, broken
+
+
+def unsent(row: Row) -> Answer:
+    """The answer for a row that was never handed to the broker."""
+    return Answer(row, Outcome.UNSENT, datetime.now(UTC))
+
+
+def _send(row: Row, message: Message) -> Send:
+    return write(
+        message, (row, message.created_at), attempt=row.attempts + 1, position=row.wire_position, late=row.late,
+        operation=row.operation,
+    )  # fmt: skip
+
+
+def _broken(row: Row, error: Exception) -> Answer:
+    missing = isinstance(error, KeyError)
+    detail = "its Message row is gone" if missing else f"cannot be written as a message: {error!r}"
+    name = "MessageMissing" if missing else type(error).__name__
+    return Answer(row, Outcome.INVALID, datetime.now(UTC), name, detail)

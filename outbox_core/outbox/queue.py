@@ -1,0 +1,248 @@
+"""The queue: what may go, what waits, and what a confirm or a failure changes. All hot SQL stands here.
+
+Three partial indexes of `Pending` carry it. `outbox_ready` (partition, available_at, position) holds what has a time to
+go; `outbox_lane` (partition, key, position) the order within a key; `outbox_aside` the rows that were set aside since an
+earlier one of their key must go first. `outbox_holds` of `Parked` holds the keys that wait behind a dead message.
+A million rows that cannot go therefore cost a read nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from outbox_core.models import Message, Parked, Pending
+from outbox_core.outbox.outgoing import partition_of
+from outbox_core.outbox.sql import Dialect, exclusive
+
+__all__ = [
+    "START", "Floor", "Row", "due_in", "followers", "next_position", "partition_of", "place", "promote", "read",
+    "set_aside",
+]  # fmt: skip
+
+PENDING, PARKED = Pending._meta.db_table, Parked._meta.db_table
+
+
+class Floor(NamedTuple):
+    """Where reading of a partition begins: time alone would stick where many rows have the same."""
+
+    available_at: datetime
+    position: int
+
+
+START = Floor(datetime(1970, 1, 1, tzinfo=UTC), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A Pending row as it was read. `free`: no earlier one of its key stands before it and none holds it."""
+
+    id: int
+    partition: int
+    key: str
+    position: int
+    first_position: int | None
+    attempts: int
+    failures: int
+    scheduled: bool
+    direct: bool
+    late: bool
+    cause: str
+    operation: int | None
+    type: str
+    destination: str
+    available_at: datetime | None
+    free: bool = True
+
+    @property
+    def wire_position(self) -> int:
+        """The position that goes along with every send of it: that of the first."""
+        return self.position if self.first_position is None else self.first_position
+
+
+_ROW = (
+    "p.message, p.partition, p.key, p.position, p.first_position, p.attempts, p.failures, p.scheduled, p.direct, "
+    "p.late, p.cause, p.operation, p.type, p.destination, p.available_at"
+)
+
+_FREE = f"""(p.key = '' OR NOT (
+    EXISTS (SELECT 1 FROM {PENDING} q {{lane}} WHERE q.partition = p.partition AND q.key = p.key AND NOT (q.key = '')
+            AND NOT q.scheduled AND q.position < p.position)
+    OR EXISTS (SELECT 1 FROM {PARKED} h {{holds}} WHERE h.partition = p.partition AND h.key = p.key AND h.holds)))"""
+
+_READ_POSTGRESQL = f"""
+SELECT {_ROW}, {_FREE.format(lane="", holds="")}
+FROM unnest(%s::smallint[], %s::timestamptz[], %s::bigint[]) AS f(partition, available_at, position)
+CROSS JOIN LATERAL (
+    SELECT * FROM {PENDING}
+    WHERE partition = f.partition AND available_at IS NOT NULL AND available_at <= %s
+      AND (available_at, position) >= (f.available_at, f.position) AND message <> ALL(%s::bigint[])
+    ORDER BY available_at, position LIMIT %s) p
+ORDER BY p.available_at, p.position"""
+
+_READ_SQLITE = f"""
+SELECT {_ROW}, {_FREE.format(lane="INDEXED BY outbox_lane", holds="INDEXED BY outbox_holds")}
+FROM {PENDING} p INDEXED BY outbox_ready
+WHERE p.partition = %s AND p.available_at IS NOT NULL AND p.available_at <= %s
+  AND (p.available_at, p.position) >= (%s, %s) AND p.message NOT IN (SELECT value FROM json_each(%s))
+ORDER BY p.available_at, p.position LIMIT %s"""
+
+_DUE_POSTGRESQL = f"""
+SELECT 1 FROM unnest(%s::smallint[], %s::timestamptz[], %s::bigint[]) AS f(partition, available_at, position)
+CROSS JOIN LATERAL (
+    SELECT 1 FROM {PENDING}
+    WHERE partition = f.partition AND available_at IS NOT NULL AND available_at <= %s
+      AND (available_at, position) > (f.available_at, f.position)
+    ORDER BY available_at, position LIMIT 1) p
+LIMIT 1"""
+
+_DUE_SQLITE = f"""
+SELECT 1 FROM {PENDING} INDEXED BY outbox_ready
+WHERE partition = %s AND available_at IS NOT NULL AND available_at <= %s
+  AND (available_at, position) > (%s, %s) LIMIT 1"""
+
+_FOLLOW_POSTGRESQL = f"""
+SELECT {_ROW}
+FROM unnest(%s::smallint[], %s::text[], %s::bigint[]) AS h(partition, key, position)
+CROSS JOIN LATERAL (
+    SELECT * FROM {PENDING} q
+    WHERE q.partition = h.partition AND q.key = h.key AND NOT (q.key = '') AND NOT q.scheduled
+      AND q.position > h.position
+    ORDER BY q.position LIMIT %s) p
+ORDER BY p.position"""
+
+_FOLLOW_SQLITE = f"""
+SELECT {_ROW} FROM {PENDING} p INDEXED BY outbox_lane
+WHERE p.partition = %s AND p.key = %s AND NOT (p.key = '') AND NOT p.scheduled AND p.position > %s
+ORDER BY p.position LIMIT %s"""
+
+
+def read(
+    db: Dialect, floors: Mapping[int, Floor], in_flight: Collection[int], now: datetime, limit: int
+) -> list[Row]:
+    """What is due in these partitions and not in flight, earliest first, up to `limit` per partition. Index: ready."""
+    if not floors:
+        return []
+    if db.postgresql:
+        rows = db.execute(
+            _READ_POSTGRESQL,
+            [
+                list(floors), [f.available_at for f in floors.values()], [f.position for f in floors.values()],
+                now, list(in_flight), limit,
+            ],
+        )  # fmt: skip
+        return [Row(*r) for r in rows]
+    flying = db.among("", in_flight)[1]
+    found = []
+    for partition, floor in floors.items():
+        found += db.execute(
+            _READ_SQLITE,
+            [partition, db.to_database(now), db.to_database(floor.available_at), floor.position, flying, limit],
+        )
+    return sorted((_from_sqlite(db, r) for r in found), key=lambda r: (r.available_at, r.position))
+
+
+def followers(db: Dialect, heads: Sequence[Row], limit: int) -> list[Row]:
+    """Up to `limit` rows behind each head in its key's lane, by position. Index: lane."""
+    if not heads:
+        return []
+    if db.postgresql:
+        columns = [[h.partition for h in heads], [h.key for h in heads], [h.position for h in heads]]
+        return [Row(*r) for r in db.execute(_FOLLOW_POSTGRESQL, [*columns, limit])]
+    found = []
+    for h in heads:
+        found += db.execute(_FOLLOW_SQLITE, [h.partition, h.key, h.position, limit])
+    return sorted((_from_sqlite(db, r) for r in found), key=lambda r: r.position)
+
+
+def _from_sqlite(db: Dialect, row: tuple) -> Row:
+    *fields, at = row[:15]
+    for i in (7, 8, 9):  # scheduled, direct, late
+        fields[i] = bool(fields[i])
+    return Row(*fields, db.from_database(at), *(bool(free) for free in row[15:]))
+
+
+def due_in(db: Dialect, floors: Mapping[int, Floor]) -> bool:
+    """Is anything due above the floors of these partitions? Writes nothing, and takes no lock. Index: ready."""
+    now = db.now()
+    if db.postgresql:
+        with exclusive(db.using, hot=True):
+            columns = [list(floors), [f.available_at for f in floors.values()], [f.position for f in floors.values()]]
+            return bool(db.execute(_DUE_POSTGRESQL, [*columns, now]))
+    due = db.to_database(now)
+    return any(
+        db.execute(_DUE_SQLITE, [partition, due, db.to_database(floor.available_at), floor.position])
+        for partition, floor in floors.items()
+    )
+
+
+def set_aside(db: Dialect, ids: Collection[int]) -> None:
+    """Take rows that cannot go out of the way of reading; `promote` brings them back. Only the partition's owner
+    does this, inside a turn, for keyed rows behind an earlier one of their key or behind a hold."""
+    if ids:
+        condition, among = db.among("message", sorted(ids))
+        db.execute(
+            f"UPDATE {PENDING} SET available_at = NULL WHERE {condition} AND available_at IS NOT NULL "
+            "AND NOT (key = '') AND NOT scheduled",
+            [among],
+        )
+
+
+def promote(using: str | Dialect, keys: Iterable[tuple[int, str]]) -> None:
+    """For each (partition, key) that is not held: if the first row of its lane is set aside, it may go now.
+
+    Whatever removes a Pending row of a key, or ends a hold, ends with this in the same transaction; else a row stays
+    set aside behind nothing. Indexes: lane, holds.
+    """
+    db = using if isinstance(using, Dialect) else Dialect(using)
+    lanes = sorted({(partition, key) for partition, key in keys if key})
+    if not lanes:
+        return
+    table, parameters = db.table("k", {"partition": "smallint", "key": "text"}, lanes)
+    lane, holds = ("", "") if db.postgresql else ("INDEXED BY outbox_lane", "INDEXED BY outbox_holds")
+    db.execute(
+        f"""
+        UPDATE {PENDING} SET available_at = {"clock_timestamp()" if db.postgresql else "%s"}
+        WHERE available_at IS NULL AND message IN (
+            SELECT (SELECT p.message FROM {PENDING} p {lane}
+                    WHERE p.partition = k.partition AND p.key = k.key AND NOT (p.key = '') AND NOT p.scheduled
+                    ORDER BY p.position LIMIT 1)
+            FROM {table}
+            WHERE NOT EXISTS (SELECT 1 FROM {PARKED} h {holds}
+                              WHERE h.partition = k.partition AND h.key = k.key AND h.holds))
+        """,
+        ([] if db.postgresql else [db.to_database(db.now())]) + parameters,
+    )
+
+
+def next_position(using: str | Dialect) -> int:
+    """A new place at the end of every key: the next number of the sequence that message ids come from."""
+    db = using if isinstance(using, Dialect) else Dialect(using)
+    table = Message._meta.db_table
+    if db.postgresql:
+        return int(db.execute("SELECT nextval(pg_get_serial_sequence(%s, 'id'))", [table])[0][0])
+    return int(db.execute("UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = %s RETURNING seq", [table])[0][0])
+
+
+def place(db: Dialect, row: Row) -> None:
+    """A delayed message has fallen due: it takes its place at the end of its key, and is read from there."""
+    db.execute(
+        f"UPDATE {PENDING} SET scheduled = {'false' if db.postgresql else '0'}, position = %s "
+        "WHERE message = %s AND scheduled",
+        [next_position(db), row.id],
+    )
+
+
+def claim_direct(db: Dialect, rows: Sequence[Row]) -> list[Row]:
+    """Direct messages whose producer had its time: it may have sent them, so one more attempt is opened."""
+    if not rows:
+        return []
+    condition, among = db.among("message", [r.id for r in rows])
+    db.execute(
+        f"UPDATE {PENDING} SET direct = {'false' if db.postgresql else '0'}, attempts = attempts + 1, "
+        f"cause = 'resend' WHERE {condition}",
+        [among],
+    )
+    return [replace(r, direct=False, attempts=r.attempts + 1, cause="resend") for r in rows]

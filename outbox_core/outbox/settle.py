@@ -1,0 +1,242 @@
+"""Settling: what the broker answered becomes rows. Part of a turn, or, for late confirms, of a transaction that
+holds the lock of the partition's present owner.
+
+A confirm is a fact: it is recorded even if the Pending row is gone. A failure is an opinion: it counts only for a row
+that is as it was read. Rows that someone else holds a lock on are skipped and left to a later turn.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from outbox_core import backoff
+from outbox_core.conf import settings
+from outbox_core.models import Dispatch, FailedAttempt, Message, Parked
+from outbox_core.outbox.leases import MAYBE_SENT, fingerprint
+from outbox_core.outbox.queue import PARKED, PENDING, Row, promote
+from outbox_core.outbox.sql import Dialect
+from outbox_core.states import State
+from outbox_core.tallies import NO_LATENCY, Count, Counts, bucket
+from outbox_core.transports.base import Outcome
+
+LONGEST_ERROR = 10_000  # characters of an error text that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the broker answered for one row that was in flight. `committed_at` is when the message was published."""
+
+    row: Row
+    outcome: Outcome
+    committed_at: datetime
+    error: str = ""
+    detail: str = ""
+
+    @property
+    def sent(self) -> bool:
+        """The broker took it (or returned it, where the settings accept that)."""
+        return self.outcome is Outcome.CONFIRMED or (
+            self.outcome is Outcome.RETURNED and settings.UNROUTABLE == "accept"
+        )
+
+
+class Settler:
+    """Settles for one worker. `counts` collects what the caller adds to the tallies before it commits."""
+
+    def __init__(self, db: Dialect, worker: str, rng: random.Random) -> None:
+        self.db, self.worker, self.rng = db, worker, rng
+        self.counts: Counts = Counts()
+        self.touched: set[tuple[int, str]] = set()
+
+    def settle(self, answers: Sequence[Answer], *, own: bool = True) -> list[Answer]:
+        """Write down the answers and promote what may go now. Returns those whose row is locked by someone else.
+
+        `own`: under the own lease. Else (late confirms) only confirms are facts, and the rest is dropped.
+        """
+        facts = [a for a in answers if a.sent]
+        left = self._confirm(facts)
+        if own:
+            left += self._fail([a for a in answers if not a.sent])
+        promote(self.db, self.touched)
+        self.touched.clear()
+        return left
+
+    def _confirm(self, facts: Sequence[Answer]) -> list[Answer]:
+        if not facts:
+            return []
+        now = self.db.now()
+        pending = self._lock(PENDING, [a.row.id for a in facts])
+        locked = self._still_there([a.row.id for a in facts if a.row.id not in pending])
+        facts, left = _split(facts, lambda a: a.row.id not in locked)
+        # Only at the position that was sent: else it would eat a redispatch.
+        self._delete(PENDING, [a for a in facts if pending.get(a.row.id) == a.row.position])
+        gone = [a for a in facts if a.row.id not in pending]
+        if gone:
+            facts = self._confirm_gone(facts, gone)
+        self._record(facts, now)
+        return left
+
+    def _confirm_gone(self, facts: Sequence[Answer], gone: Sequence[Answer]) -> list[Answer]:
+        """Confirms without a Pending row: parked meanwhile (the parked row goes), or settled, or pruned."""
+        parked = self._lock(PARKED, [a.row.id for a in gone])
+        self._delete(PARKED, [a for a in gone if parked.get(a.row.id) == a.row.position])
+        condition, ids = self.db.among("id", sorted(a.row.id for a in gone))
+        # A pruned message must not get an orphan; only pruning conflicts with this lock.
+        alive = {
+            id_
+            for (id_,) in self.db.execute(
+                f"SELECT id FROM {Message._meta.db_table} WHERE {condition} "
+                f"{self.db.lock('FOR KEY SHARE SKIP LOCKED')}",
+                [ids],
+            )
+        }
+        missing = {a.row.id for a in gone} - alive
+        return [a for a in facts if a.row.id not in missing]
+
+    def _record(self, facts: Sequence[Answer], now: datetime) -> None:
+        Dispatch.objects.using(self.db.using).bulk_create(
+            Dispatch(
+                message_id=a.row.id, worker=self.worker, attempt=a.row.attempts + 1, position=a.row.wire_position,
+                cause=a.row.cause, returned=a.outcome is Outcome.RETURNED, at=now,
+            )  # fmt: skip
+            for a in facts
+        )
+        for a in facts:
+            first = a.row.attempts == 0
+            waited = bucket((now - a.committed_at).total_seconds()) if first else NO_LATENCY
+            self.counts[Count(a.row.destination, "dispatched", waited)] += 1
+
+    def _fail(self, answers: Sequence[Answer]) -> list[Answer]:
+        """Failures, unknowns and what was never written, each only for a row that is as it was read."""
+        if not answers:
+            return []
+        ids = [a.row.id for a in answers]
+        pending = self._lock(PENDING, ids)
+        locked = self._still_there([i for i in ids if i not in pending])
+        answers, left = _split(answers, lambda a: a.row.id not in locked)
+        now = self.db.now()
+        delays: list[tuple[Answer, float, int, int]] = []  # answer, delay, attempts more, failures more
+        dead: list[Answer] = []
+        for a in answers:
+            if pending.get(a.row.id) != a.row.position:
+                continue
+            self.touched.add((a.row.partition, a.row.key))
+            match a.outcome:
+                case Outcome.INVALID:
+                    dead.append(a)
+                case Outcome.RETURNED | Outcome.REFUSED:
+                    failures = a.row.failures + 1
+                    if failures >= settings.MAX_ATTEMPTS:
+                        dead.append(a)
+                    else:
+                        delays.append((a, self._backoff(failures), 1, 1))
+                case Outcome.UNKNOWN:
+                    delays.append((a, 0.0, 1, 0))
+                case Outcome.ROAD:
+                    delays.append((a, self._backoff(1), 1, 0))
+                case _:
+                    pass  # never written: nothing happened to it
+        self._delay(delays, now)
+        self._bury(dead, now)
+        return left
+
+    def _backoff(self, failures: int) -> float:
+        return backoff.delay(failures, settings.BACKOFF_BASE, settings.BACKOFF_CAP, self.rng)
+
+    def _delay(self, delays: Sequence[tuple[Answer, float, int, int]], now: datetime) -> None:
+        """Back into the queue, later. The time counts from the failure, not from the start of a slow batch."""
+        if not delays:
+            return
+        rows = [
+            (
+                a.row.id, a.row.attempts, self._moment(now + timedelta(seconds=wait)), attempts, failures,
+                "resend" if a.outcome is Outcome.UNKNOWN else "retry" if failures and a.row.cause == "first"
+                else a.row.cause,
+                a.error[:255], a.detail[:LONGEST_ERROR],
+            )
+            for a, wait, attempts, failures in delays
+        ]  # fmt: skip
+        columns = {
+            "message": "bigint", "seen": "integer", "at": "timestamptz", "attempts": "integer",
+            "failures": "integer", "cause": "text", "error_class": "text", "last_error": "text",
+        }  # fmt: skip
+        table, parameters = self.db.table("x", columns, rows)
+        self.db.execute(
+            f"UPDATE {PENDING} SET available_at = x.at, attempts = {PENDING}.attempts + x.attempts, "
+            f"failures = {PENDING}.failures + x.failures, cause = x.cause, error_class = x.error_class, "
+            f"last_error = x.last_error FROM {table} "
+            f"WHERE {PENDING}.message = x.message AND {PENDING}.attempts = x.seen",
+            parameters,
+        )
+        self._record_failures([a for a, *_ in delays], now)
+
+    def _bury(self, dead: Sequence[Answer], now: datetime) -> None:
+        """Give up: the row leaves the queue and waits for a person; its key waits with it, unless ON_DEAD is skip."""
+        if not dead:
+            return
+        self._delete(PENDING, dead)
+        Parked.objects.using(self.db.using).bulk_create(
+            Parked(
+                message_id=a.row.id, state=State.DEAD, partition=a.row.partition, key=a.row.key,
+                position=a.row.position, type=a.row.type, destination=a.row.destination,
+                holds=bool(a.row.key) and settings.ON_DEAD == "block", at=now, attempts=a.row.attempts + 1,
+                failures=a.row.failures + 1, error_class=a.error[:255], error=a.detail[:LONGEST_ERROR],
+                fingerprint=fingerprint(a.error, a.detail), operation=a.row.operation,
+            )  # fmt: skip
+            for a in dead
+        )
+        self._record_failures(dead, now)
+        for a in dead:
+            self.counts[Count(a.row.destination, "dead")] += 1
+
+    def _record_failures(self, answers: Sequence[Answer], now: datetime) -> None:
+        kinds = {
+            Outcome.INVALID: "permanent", Outcome.UNKNOWN: "unknown", Outcome.ROAD: "transient",
+            Outcome.RETURNED: "permanent", Outcome.REFUSED: "permanent",
+        }  # fmt: skip
+        FailedAttempt.objects.using(self.db.using).bulk_create(
+            FailedAttempt(
+                message_id=a.row.id, at=now, worker=self.worker, attempt=a.row.attempts + 1,
+                error_class=(MAYBE_SENT if a.outcome is Outcome.UNKNOWN else a.error)[:255],
+                detail=a.detail[:LONGEST_ERROR], fingerprint=fingerprint(a.error, a.detail), kind=kinds[a.outcome],
+            )  # fmt: skip
+            for a in answers
+        )
+        for a in answers:
+            if a.outcome is not Outcome.UNKNOWN:
+                self.counts[Count(a.row.destination, "failed")] += 1
+
+    def _lock(self, table: str, ids: Collection[int]) -> dict[int, int]:
+        """Lock the rows that no one else holds: message -> position."""
+        condition, among = self.db.among("message", sorted(set(ids)))
+        return dict(
+            self.db.execute(
+                f"SELECT message, position FROM {table} WHERE {condition} ORDER BY message "
+                f"{self.db.lock('FOR UPDATE SKIP LOCKED')}",
+                [among],
+            )
+        )
+
+    def _still_there(self, ids: Collection[int]) -> set[int]:
+        """Those of `ids`, which could not be locked, that are there all the same."""
+        if not ids or not self.db.postgresql:
+            return set()
+        condition, among = self.db.among("message", sorted(set(ids)))
+        return {m for (m,) in self.db.execute(f"SELECT message FROM {PENDING} WHERE {condition}", [among])}
+
+    def _delete(self, table: str, answers: Sequence[Answer]) -> None:
+        if answers:
+            condition, among = self.db.among("message", sorted(a.row.id for a in answers))
+            self.db.execute(f"DELETE FROM {table} WHERE {condition}", [among])
+            self.touched |= {(a.row.partition, a.row.key) for a in answers}
+
+    def _moment(self, moment: datetime) -> Any:
+        return moment if self.db.postgresql else self.db.to_database(moment)
+
+
+def _split(answers: Sequence[Answer], keep: Any) -> tuple[list[Answer], list[Answer]]:
+    return [a for a in answers if keep(a)], [a for a in answers if not keep(a)]

@@ -1,0 +1,88 @@
+"""Where the two databases differ in the hot statements: lists as parameters, row locks, the clock.
+
+A list is one parameter on both (an array, or JSON), so a statement's text never depends on how long the list is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db import connections, transaction
+
+from outbox_core.conf import settings
+
+
+class Dialect:
+    """The SQL of one database alias."""
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self.connection = connections[using]
+        self.postgresql = self.connection.vendor == "postgresql"
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement; its rows, or none where it returns none."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def count(self, statement: str, parameters: Sequence[Any] = ()) -> int:
+        """Run one statement; how many rows it changed."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement, parameters)
+            return int(cursor.rowcount)
+
+    def among(self, column: str, ids: Iterable[int]) -> tuple[str, Any]:
+        """A condition `column is one of ids`, and its one parameter."""
+        if self.postgresql:
+            return f"{column} = ANY(%s::bigint[])", list(ids)
+        return f"{column} IN (SELECT value FROM json_each(%s))", json.dumps(list(ids))
+
+    def table(self, name: str, columns: dict[str, str], rows: Sequence[Sequence[Any]]) -> tuple[str, list[Any]]:
+        """A FROM item `name` with these columns (name -> PostgreSQL type) and rows, and its parameters."""
+        if self.postgresql:
+            arrays = ", ".join(f"%s::{kind}[]" for kind in columns.values())
+            return f"unnest({arrays}) AS {name}({', '.join(columns)})", [list(c) for c in zip(*rows, strict=True)]
+        fields = ", ".join(f"json_extract(value, '$[{i}]') AS {column}" for i, column in enumerate(columns))
+        return f"(SELECT {fields} FROM json_each(%s)) AS {name}", [json.dumps([list(row) for row in rows])]
+
+    def lock(self, clause: str) -> str:
+        """A locking clause; SQLite's write transaction is the lock there."""
+        return clause if self.postgresql else ""
+
+    def now(self) -> datetime:
+        """The database's clock."""
+        return self.execute("SELECT clock_timestamp()")[0][0] if self.postgresql else datetime.now(UTC)
+
+    def to_database(self, moment: datetime) -> Any:
+        """A moment as a statement's parameter."""
+        return self.connection.ops.adapt_datetimefield_value(moment)
+
+    def from_database(self, moment: Any) -> Any:
+        """A moment as a statement returned it, aware."""
+        if isinstance(moment, str):
+            moment = datetime.fromisoformat(moment)
+        if isinstance(moment, datetime) and moment.tzinfo is None:  # SQLite keeps UTC without saying so
+            return moment.replace(tzinfo=UTC)
+        return moment
+
+
+@contextmanager
+def exclusive(using: str, *, hot: bool = False) -> Iterator[Dialect]:
+    """A transaction that takes locks others wait for, so it may not sit on them: a process that is stopped
+    inside it loses its session after LEASE / 2 and the locks with it. `hot`: the planner is held to the indexes,
+    since queue tables are analysed while empty and then fill."""
+    dialect = Dialect(using)
+    with transaction.atomic(using=using):
+        if dialect.postgresql:
+            idle = f"{int(settings.LEASE * 500)}ms"
+            dialect.execute(
+                "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
+                + (", set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)" if hot else ""),
+                [idle],
+            )
+        yield dialect
