@@ -88,7 +88,8 @@ class Dispatcher:
         self._collect()
         now = time.monotonic()
         beat = now - self._last_beat >= settings.HEARTBEAT
-        look = self._may_look(now)
+        # Settling promotes what waited behind, so a turn that settles also reads.
+        look = self._may_look(now) or bool(self.unsettled) and self._room()
         if self.late:
             self._safely(stop, self._record_late)
         if beat:
@@ -177,6 +178,8 @@ class Dispatcher:
         self._heartbeat.count(turn.settled)
         if turn.beat:
             self._last_beat = time.monotonic()
+        if turn.answers:
+            self._looks = 0
         if turn.may_read:
             self._found(sum(map(len, turn.lanes)) or turn.more)
         deadline = turn.renewed + settings.LEASE * 0.9

@@ -7,14 +7,12 @@ only if the business data does (the transactional outbox: C. Richardson, Microse
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 from uuid import UUID
 
 from django.db import connections, router, transaction
-from django.utils.dateparse import parse_datetime
 
 from outbox_core import wakeup
 from outbox_core.clock import database_now
@@ -22,6 +20,7 @@ from outbox_core.conf import settings
 from outbox_core.errors import InvalidMessage, MessageConflict, NotInTransaction
 from outbox_core.models import Duplicate, Message, Pending
 from outbox_core.outbox.outgoing import Checked, Outgoing, check
+from outbox_core.outbox.sql import Dialect
 
 CHUNK = 1000  # messages per statement
 LOCK_CLASS, LOCK_SLOTS = 0x6F62, 1024  # advisory locks of KEY_LOCK: one lock per key would exhaust shared memory
@@ -130,35 +129,24 @@ def _once(chunk: Sequence[Checked]) -> list[Checked]:
 
 def _insert_messages(chunk: Sequence[Checked], known: dict[UUID, Message], using: str) -> set[Message]:
     """Insert those whose id is new, in order, so that `id` is their place. Adds them to `known`."""
-    connection = connections[using]
+    db = Dialect(using)
     fields = [Message._meta.get_field(name) for name in _COLUMNS]
     row = f"({', '.join(['%s'] * len(fields))})"
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"INSERT INTO {Message._meta.db_table} ({', '.join(_COLUMNS)}) "
-            f"VALUES {', '.join([row] * len(chunk))} "
-            "ON CONFLICT (message_id) DO NOTHING RETURNING id, message_id, created_at",
-            [f.get_db_prep_save(getattr(c, f.name), connection) for c in chunk for f in fields],
-        )
-        rows = cursor.fetchall()
+    rows = db.execute(
+        f"INSERT INTO {Message._meta.db_table} ({', '.join(_COLUMNS)}) VALUES {', '.join([row] * len(chunk))} "
+        "ON CONFLICT (message_id) DO NOTHING RETURNING id, message_id, created_at",
+        [f.get_db_prep_save(getattr(c, f.name), db.connection) for c in chunk for f in fields],
+    )
     content = {c.message_id: c for c in reversed(chunk)}
     new = set()
     for id_, message_id, created_at in rows:
         message_id = message_id if isinstance(message_id, UUID) else UUID(message_id)
         values = {name: getattr(content[message_id], name) for name in _COLUMNS}
-        message = Message(id=id_, created_at=_aware(created_at), **values)
+        message = Message(id=id_, created_at=db.from_database(created_at), **values)
         message._state.adding, message._state.db = False, using
         known[message_id] = message
         new.add(message)
     return new
-
-
-def _aware(value: datetime | str) -> datetime:
-    if isinstance(value, datetime):
-        return value
-    parsed = parse_datetime(value)
-    assert parsed is not None, value
-    return parsed.replace(tzinfo=UTC)
 
 
 def _check_conflicts(
@@ -194,41 +182,23 @@ def _check_conflicts(
 def _insert_pending(chunk: Sequence[Checked], known: dict[UUID, Message], using: str) -> None:
     if not chunk:
         return
-    connection = connections[using]
-    boolean = Pending._meta.get_field("scheduled")
-    due, delay = _due(using)
-    row = f"(%s, %s, %s, %s, %s, %s, {due}, %s, false, false, 0, 0, 'first', '', '')"
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"INSERT INTO {Pending._meta.db_table} (message, partition, key, position, type, destination, "
-            "available_at, scheduled, direct, late, attempts, failures, cause, error_class, last_error) "
-            f"VALUES {', '.join([row] * len(chunk))}",
-            [
-                value
-                for c in chunk
-                for id_ in (known[c.message_id].id,)
-                for value in (
-                    id_, c.partition, c.key, id_, c.type, c.destination, delay(c.delay),
-                    boolean.get_db_prep_save(c.delay > 0, connection),
-                )  # fmt: skip
-            ],
-        )
-
-
-def _due(using: str) -> tuple[str, Callable[[float], Any]]:
-    """The SQL of "the database's clock, so many seconds on", and what to give it as its parameter."""
-    connection = connections[using]
-    if connection.vendor == "postgresql":
-        return "clock_timestamp() + %s * interval '1 second'", float
-    now = database_now(using)
-    return "%s", lambda s: connection.ops.adapt_datetimefield_value(now + timedelta(seconds=s))
+    db = Dialect(using)
+    row = f"(%s, %s, %s, %s, %s, %s, {db.later}, %s, false, false, 0, 0, 'first', '', '')"
+    later, values = db.later_parameter(), []
+    for c in chunk:
+        id_ = known[c.message_id].id
+        values += [id_, c.partition, c.key, id_, c.type, c.destination, later(c.delay), c.delay > 0]
+    db.execute(
+        f"INSERT INTO {Pending._meta.db_table} (message, partition, key, position, type, destination, "
+        "available_at, scheduled, direct, late, attempts, failures, cause, error_class, last_error) "
+        f"VALUES {', '.join([row] * len(chunk))}",
+        values,
+    )
 
 
 def _lock_keys(items: Sequence[Checked], using: str) -> None:
     """Wait for other transactions that published these keys (KEY_LOCK). SQLite has one writer anyway."""
     slots = sorted({zlib.crc32(c.key.encode()) % LOCK_SLOTS for c in items if c.key})
-    if slots and connections[using].vendor == "postgresql":
-        with connections[using].cursor() as cursor:
-            cursor.execute(
-                "SELECT pg_advisory_xact_lock(%s, slot) FROM unnest(%s::int[]) AS slot", [LOCK_CLASS, slots]
-            )
+    db = Dialect(using)
+    if slots and db.postgresql:
+        db.execute("SELECT pg_advisory_xact_lock(%s, slot) FROM unnest(%s::int[]) AS slot", [LOCK_CLASS, slots])

@@ -6,9 +6,9 @@ A list is one parameter on both (an array, or JSON), so a statement's text never
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import connections, transaction
@@ -57,6 +57,18 @@ class Dialect:
     def now(self) -> datetime:
         """The database's clock."""
         return self.execute("SELECT clock_timestamp()")[0][0] if self.postgresql else datetime.now(UTC)
+
+    @property
+    def later(self) -> str:
+        """The SQL of "the database's clock, so many seconds on", with one parameter (see `later_parameter`)."""
+        return "clock_timestamp() + %s * interval '1 second'" if self.postgresql else "%s"
+
+    def later_parameter(self) -> Callable[[float], Any]:
+        """What turns seconds into the parameter of `later`."""
+        if self.postgresql:
+            return float
+        now = self.now()
+        return lambda seconds: self.to_database(now + timedelta(seconds=seconds))
 
     def to_database(self, moment: datetime) -> Any:
         """A moment as a statement's parameter."""

@@ -19,6 +19,7 @@ class Command(BaseCommand):
     """Sends what is pending to the broker until SIGTERM, then leaves within 10 s."""
 
     help = "Send pending messages to the broker."
+    requires_system_checks = ["outbox"]  # a worker needs no URLs and no templates
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--once", action="store_true", help="send what is due now, then leave")
