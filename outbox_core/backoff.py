@@ -26,6 +26,6 @@ def seconds(value: object, field: str) -> float:
 
 
 def delay(failures: int, base: float, cap: float, rng: random.Random) -> float:
-    """Seconds to wait after the `failures`-th failure (1 for the first): uniform up to base * 2^(failures-1), capped."""
+    """Seconds to wait after the `failures`-th failure, counted from 1: uniform up to base * 2^(failures-1), capped."""
     ceiling = cap if failures > 64 else min(cap, base * 2 ** (failures - 1))
     return rng.uniform(0, ceiling)

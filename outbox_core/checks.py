@@ -34,7 +34,7 @@ def _problem(value: Any, setting: Setting) -> str:
         return f"must be {' or '.join(k.__name__ for k in kinds)}, not {type(value).__name__}"
     if setting.choices and value not in setting.choices:
         return f"must be one of {', '.join(map(repr, setting.choices))}, not {value!r}"
-    if setting.least is not None and value < setting.least:
+    if setting.least is not None and isinstance(value, int | float) and value < setting.least:
         return f"must be at least {setting.least:g}, not {value!r}"
     return ""
 
@@ -46,12 +46,11 @@ def _together() -> list[CheckMessage]:
     if settings.transport == "rabbitmq" and not settings.AMQP_URL:
         found.append(Error('OUTBOX["AMQP_URL"] must be set for RabbitMQ.', id="outbox.E004"))
     if settings.HEARTBEAT * 2 > settings.LEASE:
-        found.append(
-            Error('OUTBOX["HEARTBEAT"] must be at most half of LEASE.', id="outbox.E005")
-        )
+        found.append(Error('OUTBOX["HEARTBEAT"] must be at most half of LEASE.', id="outbox.E005"))
     for alias in settings.DATABASES:
         if alias not in django_settings.DATABASES:
-            found.append(Error(f'OUTBOX["DATABASES"] names "{alias}", which is not in DATABASES.', id="outbox.E006"))  # fmt: skip
+            text = f'OUTBOX["DATABASES"] names "{alias}", which is not in DATABASES.'
+            found.append(Error(text, id="outbox.E006"))
     return found
 
 

@@ -24,7 +24,10 @@ class ClockTimestamp(Func):
 
     def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
         return self.as_sql(
-            compiler, connection, template="(STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', 'NOW') || '000')", **context
+            compiler,
+            connection,
+            template="(STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', 'NOW') || '000')",
+            **context,
         )
 
 
@@ -35,7 +38,8 @@ def database_now(using: str = "default") -> datetime:
         return datetime.now(UTC)
     with connection.cursor() as cursor:
         cursor.execute("SELECT clock_timestamp()")
-        return cursor.fetchone()[0]
+        now: datetime = cursor.fetchone()[0]
+        return now
 
 
 def lease_clock() -> float:

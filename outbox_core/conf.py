@@ -27,10 +27,10 @@ class Setting:
 _number = (int, float)
 
 SETTINGS: dict[str, Setting] = {
-    "TRANSPORT": Setting("", str, "the broker; unset: rabbitmq if AMQP_URL is set, else loopback", ("", "rabbitmq", "loopback")),
+    "TRANSPORT": Setting("", str, "the broker; unset: by whether AMQP_URL is set", ("", "rabbitmq", "loopback")),
     "AMQP_URL": Setting("", str, "where RabbitMQ is: amqp://user:password@host:port/vhost"),
     "EXCHANGE": Setting("events", str, "the topic exchange that messages go to by default"),
-    "MODE": Setting("worker", str, "who sends first: the dispatcher, or the producer right after its commit", ("worker", "direct")),
+    "MODE": Setting("worker", str, "who sends first: dispatcher or producer", ("worker", "direct")),
     "BATCH_SIZE": Setting(500, int, "messages read in one turn", least=1),
     "WINDOW": Setting(500, int, "messages sent and not yet confirmed, at most", least=1),
     "MAX_ATTEMPTS": Setting(10, int, "failures after which a message is dead", least=1),
@@ -38,7 +38,7 @@ SETTINGS: dict[str, Setting] = {
     "BACKOFF_CAP": Setting(300, _number, "seconds: the ceiling of every back-off", least=0),
     "ON_DEAD": Setting("block", str, "does a dead message hold back its key", ("block", "skip")),
     "UNROUTABLE": Setting("fail", str, "is a returned message a failure, or accepted as sent", ("fail", "accept")),
-    "KEY_LOCK": Setting(False, bool, "an advisory lock per key at publish(), so that transactions that overlap have an order"),
+    "KEY_LOCK": Setting(False, bool, "a lock per key at publish(): transactions that overlap get an order"),
     "MAX_PAYLOAD_BYTES": Setting(1048576, int, "the payload's JSON text, in bytes", least=1),
     "RETENTION": Setting({"dispatched": 30, "receipts": 7, "failures": 90}, dict, "days that facts are kept"),
     "DEDUPE_WINDOW": Setting(7, _number, "days that a receipt stands at least", least=0),
@@ -50,7 +50,7 @@ SETTINGS: dict[str, Setting] = {
     "CONFIRM_TIMEOUT": Setting(30, _number, "seconds to wait for a publisher confirm", least=0.1),
     "DIRECT_GRACE": Setting(5, _number, "seconds that a producer has for sending directly", least=1),
     "PREFETCH": Setting(100, int, "deliveries that a consumer holds unacked", least=1),
-    "BEHIND_AFTER": Setting(60, _number, "seconds of waiting after which the verdict says that delivery is behind", least=0),
+    "BEHIND_AFTER": Setting(60, _number, "seconds of waiting after which delivery counts as behind", least=0),
     "DATABASES": Setting(["default"], (list, tuple), "the database aliases that hold an outbox"),
     "REQUIRE_TRANSACTION": Setting(True, bool, "publish() outside a transaction is an error"),
     "MASK": Setting(["email", "**.password"], (list, tuple), "payload paths that are shown masked"),

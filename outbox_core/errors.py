@@ -39,9 +39,7 @@ class StateChanged(OutboxError):
     `actual_state` is the state now; `by` who brought it there or is sending it; `at` since when.
     """
 
-    def __init__(
-        self, reason: str, *, actual_state: str, by: str = "", at: datetime | None = None
-    ) -> None:
+    def __init__(self, reason: str, *, actual_state: str, by: str = "", at: datetime | None = None) -> None:
         self.actual_state, self.by, self.at = actual_state, by, at
         super().__init__(reason)
 
@@ -51,9 +49,7 @@ class Unroutable(OutboxError):
 
     def __init__(self, exchange: str, routing_key: str) -> None:
         self.exchange, self.routing_key = exchange, routing_key
-        super().__init__(
-            f'Unroutable: no queue is bound to "{routing_key}" on exchange "{exchange}"'
-        )
+        super().__init__(f'Unroutable: no queue is bound to "{routing_key}" on exchange "{exchange}"')
 
 
 class TimedOut(OutboxError):

@@ -56,9 +56,7 @@ def plain(value: object, field: str, depth: int = 1) -> Any:
         case Decimal():
             return _decimal(value, field)
         case dict():
-            return {
-                _name(k, field): plain(v, f"{field}.{k}", depth + 1) for k, v in value.items()
-            }
+            return {_name(k, field): plain(v, f"{field}.{k}", depth + 1) for k, v in value.items()}
         case list() | tuple():
             return [plain(v, f"{field}[{i}]", depth + 1) for i, v in enumerate(value)]
         case _:

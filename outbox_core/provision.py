@@ -25,6 +25,13 @@ APPEND_ONLY = ("operation",)
 """The audit trail: neither UPDATE nor DELETE."""
 
 
+REFUSE = """
+CREATE OR REPLACE FUNCTION outbox_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION '% is append-only: % refused', TG_TABLE_NAME, TG_OP USING ERRCODE = 'restrict_violation';
+END $$"""
+
+
 def after_migrate(using: str = DEFAULT_DB_ALIAS, **kwargs: Any) -> None:
     """Make the partitions, triggers and groups that are missing. Idempotent; a later run repairs."""
     if not router.allow_migrate_model(using, Partition):
@@ -83,14 +90,10 @@ def _trigger(vendor: str, name: str, action: str) -> list[str]:
     table, trigger = f"outbox_core_{name}", _trigger_name(name, action)
     text = f"{table} is append-only: {action} refused"
     if vendor == "sqlite":
-        return [
-            f"CREATE TRIGGER IF NOT EXISTS {trigger} BEFORE {action} ON {table} "
-            f"BEGIN SELECT RAISE(ABORT, '{text}'); END"
-        ]
+        refusal = f"BEGIN SELECT RAISE(ABORT, '{text}'); END"
+        return [f"CREATE TRIGGER IF NOT EXISTS {trigger} BEFORE {action} ON {table} {refusal}"]
     statements = [
-        "CREATE OR REPLACE FUNCTION outbox_refuse() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN RAISE EXCEPTION '% is append-only: % refused', TG_TABLE_NAME, TG_OP "
-        "USING ERRCODE = 'restrict_violation'; END $$",
+        REFUSE,
         f"DROP TRIGGER IF EXISTS {trigger} ON {table}",
     ]
     # TRUNCATE passes by row triggers, so an append-only table refuses it as a statement.

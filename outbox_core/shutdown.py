@@ -93,18 +93,20 @@ def stop_on_signals(stop: Stop | None = None, *, grace: float | None = None) -> 
 
 
 def _watch(reading: int, stop: Stop, ended: threading.Event, grace: float | None) -> None:
-    """Turn signals, which the interpreter writes to the pipe as bytes, into the Stop."""
-    try:
-        while (found := os.read(reading, 64)) and not {signal.SIGTERM, signal.SIGINT} & set(found):
+    """Turn signals, which the interpreter writes to the pipe as bytes, into the Stop. Ends with the block."""
+    with open(reading, "rb", buffering=0) as pipe:  # open until the end: a signal may come again
+        while (found := pipe.read(64)) and not {signal.SIGTERM, signal.SIGINT} & set(found):
             pass
         if not found:
             return
         stop.set()
-        if grace is not None and not ended.wait(stop.left(grace - MARGIN)):
-            log.error("Still busy %g s after the signal: leaving all the same", grace, extra={"action": "forced_exit"})
+        if not ended.wait(None if grace is None else stop.left(grace - MARGIN)):
+            log.error(
+                "Still busy %g s after the signal: leaving all the same",
+                grace,
+                extra={"action": "forced_exit"},
+            )
             os._exit(1)
-    finally:
-        os.close(reading)
 
 
 def _call(fn: Callable[[], None]) -> None:

@@ -33,8 +33,8 @@ VERBS: dict[str, dict[State, State]] = {
         State.MARKED: State.PENDING,
         State.DISCARDED: State.PENDING,
     },
-    "mark": {s: State.MARKED for s in (State.PENDING, State.RETRYING, State.DEAD)},
-    "discard": {s: State.DISCARDED for s in (State.PENDING, State.RETRYING, State.DEAD)},
+    "mark": dict.fromkeys((State.PENDING, State.RETRYING, State.DEAD), State.MARKED),
+    "discard": dict.fromkeys((State.PENDING, State.RETRYING, State.DEAD), State.DISCARDED),
 }
 
 CAUSES = ("first", "retry", "resend", "operator")

@@ -46,7 +46,7 @@ def quantile(histogram: Mapping[int, int], q: float) -> float | None:
             continue
         seen += histogram[b]
         if seen >= q * total:
-            return 2**b / 1000
+            return float(2**b) / 1000
     return None
 
 

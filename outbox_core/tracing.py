@@ -24,7 +24,11 @@ def valid(traceparent: str) -> bool:
     if found is None:
         return False
     version, trace_id, parent_id, rest = found.groups()
-    return version != "ff" and (version != "00" or not rest) and bool(trace_id.strip("0") and parent_id.strip("0"))
+    return (
+        version != "ff"
+        and (version != "00" or not rest)
+        and bool(trace_id.strip("0") and parent_id.strip("0"))
+    )
 
 
 def current_traceparent() -> str:

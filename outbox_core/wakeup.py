@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 from django.db import connections, transaction
@@ -52,7 +53,7 @@ def _send(using: str, what: str) -> None:
 
 
 class Announcer:
-    """Tells web processes that a worker changed something, at most 4 times a second, and the last change for certain."""
+    """Tells web processes that a worker changed something, at most 4 times a second; the last change for certain."""
 
     EVERY = 0.25  # seconds
 
@@ -105,7 +106,7 @@ class Watch:
             try:
                 watch()
             except Exception as error:
-                log.warning("Wake-up lost, polling until it is back: %s", error, extra={"action": "wakeup_lost"})  # fmt: skip
+                log.warning("No wake-up, polling: %s", error, extra={"action": "wakeup_lost"})
             self.mode = "poll"
             self._stop.wait(1.0)
         connections.close_all()
@@ -124,11 +125,18 @@ class Watch:
                     spoken = time.monotonic()
 
     def _connect(self) -> psycopg.Connection:
-        keepalive = {"keepalives": 1, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+        keepalive: dict[str, Any] = {
+            "keepalives": 1,
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+        }
         if settings.LISTEN_URL:
             return psycopg.connect(settings.LISTEN_URL, autocommit=True, **keepalive)
         parameters = connections[self.using].get_connection_params()
-        known = {k: v for k, v in parameters.items() if k not in {"context", "cursor_factory", "prepare_threshold"}}
+        known = {
+            k: v for k, v in parameters.items() if k not in {"context", "cursor_factory", "prepare_threshold"}
+        }
         return psycopg.connect(**{**known, **keepalive, "autocommit": True})
 
     def _watch_file(self) -> None:

@@ -20,8 +20,8 @@ if not SECRET_KEY:
         raise ImproperlyConfigured("SECRET_KEY must be set unless DEBUG=1 (make run makes one).")
     SECRET_KEY = "insecure-because-debug-is-on"
 
-ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", ["127.0.0.1", "localhost", "[::1]"])
-CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", [])
+ALLOWED_HOSTS: list[str] = env.list("ALLOWED_HOSTS", ["127.0.0.1", "localhost", "[::1]"])
+CSRF_TRUSTED_ORIGINS: list[str] = env.list("CSRF_TRUSTED_ORIGINS", [])
 PORT = env.int("PORT", 8000)
 METRICS_TOKEN = env.str("METRICS_TOKEN", "")
 LOG_FORMAT = env.str("LOG_FORMAT", "text")
@@ -45,6 +45,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "servestatic.middleware.ServeStaticMiddleware",
+    "dashboard.middleware.AnswerHeaders",  # outside the others, whose redirects and refusals are answers too
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -52,7 +53,6 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
-    "dashboard.middleware.AnswerHeaders",
 ]
 
 ROOT_URLCONF = "dashboard.project.urls"
@@ -97,6 +97,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
+CSRF_FAILURE_VIEW = "dashboard.views.errors.csrf_failed"
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "login"
@@ -124,7 +125,7 @@ def outbox() -> dict[str, Any]:
     given: dict[str, Any] = {}
     for key, setting in SETTINGS.items():
         kind = setting.kind[0] if isinstance(setting.kind, tuple) else setting.kind
-        read = {bool: env.bool, int: env.int, float: env.float, list: env.list, dict: env.json}
+        read: dict[type, Any] = {bool: env.bool, int: env.int, float: env.float, list: env.list, dict: env.json}
         # int is the first of the two kinds of a number, and 2.5 s is a number too.
         reader = env.float if setting.kind == (int, float) else read.get(kind, env.str)
         value = reader(f"OUTBOX_{key}", None)

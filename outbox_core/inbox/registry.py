@@ -15,6 +15,8 @@ from outbox_core.conf import settings
 from outbox_core.transports.base import Queue
 from outbox_core.transports.topics import matches
 
+__all__ = ["Handler", "Subscription", "forget", "matches", "queues", "subscribe", "subscriptions"]
+
 MAX_NAME = 255  # bytes: an AMQP short string
 MAX_PREFETCH = 65_535  # basic.qos has 16 bits
 
@@ -32,7 +34,7 @@ class Subscription:
     using: str = "default"
     group: int = 1
     prefetch: int | None = None
-    handlers: dict[str, Handler] = field(default_factory=dict)  # pattern -> function, in order of registration
+    handlers: dict[str, Handler] = field(default_factory=dict)  # pattern -> function, as registered
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -53,7 +55,9 @@ class Subscription:
     @property
     def queue(self) -> Queue:
         """Its queue on the broker."""
-        return Queue(self.consumer, self.types, self.prefetch or settings.PREFETCH, single_active=self.ordered)
+        return Queue(
+            self.consumer, self.types, self.prefetch or settings.PREFETCH, single_active=self.ordered
+        )
 
 
 _subscriptions: dict[str, Subscription] = {}
@@ -117,7 +121,9 @@ def _name(consumer: object) -> str:
     if not isinstance(consumer, str):
         raise TypeError(f"subscribe(): consumer must be text, not {type(consumer).__name__}")
     if not consumer or not consumer.isprintable() or consumer.startswith("amq."):
-        raise ValueError(f"subscribe(): consumer {consumer!r} must be printable, not empty and not start with amq.")
+        raise ValueError(
+            f"subscribe(): consumer {consumer!r} must be printable, not empty and not start with amq."
+        )
     if (length := len(consumer.encode())) > MAX_NAME:
         raise ValueError(f"subscribe(): consumer is {length} bytes long, but the limit is {MAX_NAME}")
     return consumer
@@ -125,7 +131,9 @@ def _name(consumer: object) -> str:
 
 def _check_pattern(pattern: object) -> None:
     if not isinstance(pattern, str):
-        raise TypeError(f"subscribe(): a type must be text, not {type(pattern).__name__} (is @subscribe called?)")
+        raise TypeError(
+            f"subscribe(): a type must be text, not {type(pattern).__name__} (is @subscribe called?)"
+        )
     if not pattern or not pattern.isprintable():
         raise ValueError(f"subscribe(): type {pattern!r} must be printable and not empty")
     if (length := len(pattern.encode())) > MAX_NAME:
@@ -150,14 +158,16 @@ def _add(given: Subscription, types: tuple[str, ...], function: Handler) -> None
     for option in ("ordered", "discard_stale", "using", "group", "prefetch") if known else ():
         before, now = getattr(known, option), getattr(given, option)
         if before != now:
-            raise ValueError(f'consumer "{given.consumer}" was subscribed with {option}={before!r}, now with {now!r}')
+            raise ValueError(
+                f'consumer "{given.consumer}" was subscribed with {option}={before!r}, now with {now!r}'
+            )
     target = known or given
     for pattern in dict.fromkeys(types):
         if pattern in target.handlers:
             other = target.handlers[pattern]
             raise ValueError(
                 f'consumer "{given.consumer}" already handles "{pattern}" with '
-                f"{other.__module__}.{other.__qualname__}; one function per consumer and type"
+                f"{getattr(other, '__qualname__', other)}; one function per consumer and type"
             )
     # All or nothing: a refused registration leaves no consumer without functions behind.
     target.handlers.update(dict.fromkeys(types, function))

@@ -31,7 +31,9 @@ class LoopbackBinding(models.Model):
     class Meta:
         default_permissions = ()
         constraints = [
-            models.UniqueConstraint(fields=["exchange", "pattern", "queue"], name="outbox_loopback_binding_once")
+            models.UniqueConstraint(
+                fields=["exchange", "pattern", "queue"], name="outbox_loopback_binding_once"
+            )
         ]
 
     def __str__(self) -> str:

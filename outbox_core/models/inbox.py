@@ -16,9 +16,7 @@ class Receipt(models.Model):
     message_id = models.CharField(max_length=255)  # text: foreign ids are no UUIDs
     received_at = models.DateTimeField()
     processed_at = models.DateTimeField(db_default=ClockTimestamp())
-    outcome = models.CharField(
-        max_length=10, choices=[(o, o) for o in ("processed", "stale", "rejected")]
-    )
+    outcome = models.CharField(max_length=10, choices=[(o, o) for o in ("processed", "stale", "rejected")])
     digest = models.CharField(max_length=64)  # SHA-256 of the body, hex
     attempt = models.PositiveIntegerField(default=1)  # outbox-attempt of the copy that took effect
     position = models.BigIntegerField(null=True)
@@ -29,9 +27,7 @@ class Receipt(models.Model):
             models.Index(fields=["message_id"], name="outbox_receipt_message"),
             models.Index(fields=["processed_at", "id"], name="outbox_receipt_processed"),
         ]
-        constraints = [
-            models.UniqueConstraint(fields=["consumer", "message_id"], name="outbox_receipt_once")
-        ]
+        constraints = [models.UniqueConstraint(fields=["consumer", "message_id"], name="outbox_receipt_once")]
 
     def __str__(self) -> str:
         return f"{self.consumer} {self.outcome} {self.message_id}"
@@ -45,7 +41,7 @@ class Handling(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     consumer = models.CharField(max_length=255)
-    message_id = models.CharField(max_length=255, null=True)
+    message_id = models.CharField(max_length=255, null=True)  # noqa: DJ001 -- NULL: it has none, and is not unique
     type = models.CharField(max_length=255, blank=True)
     key = models.CharField(max_length=255, blank=True)
     position = models.BigIntegerField(null=True)

@@ -95,9 +95,7 @@ class FailedAttempt(models.Model):
     error_class = models.CharField(max_length=255)
     detail = models.TextField()
     fingerprint = models.CharField(max_length=16)
-    kind = models.CharField(
-        max_length=10, choices=[(k, k) for k in ("transient", "permanent", "unknown")]
-    )
+    kind = models.CharField(max_length=10, choices=[(k, k) for k in ("transient", "permanent", "unknown")])
 
     class Meta:
         default_permissions = ()

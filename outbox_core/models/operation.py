@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from django.db import models
 
-from outbox_core.clock import ClockTimestamp
-
 
 class Operation(models.Model):
     """One act of a person or of the command line. Triggers refuse UPDATE and DELETE; never pruned.
@@ -34,7 +32,9 @@ class Operation(models.Model):
         permissions = [("view_operation", "Can see the audit trail")]
         indexes = [
             models.Index(
-                fields=["message_id", "id"], condition=~models.Q(message_id=""), name="outbox_operation_message"
+                fields=["message_id", "id"],
+                condition=~models.Q(message_id=""),
+                name="outbox_operation_message",
             ),
             models.Index(fields=["verb", "id"], name="outbox_operation_verb"),
             models.Index(fields=["actor", "id"], name="outbox_operation_actor"),

@@ -24,7 +24,9 @@ class Pending(models.Model):
     partition = models.PositiveSmallIntegerField()
     key = models.CharField(max_length=255, blank=True)
     position = models.BigIntegerField()
-    first_position = models.BigIntegerField(null=True)  # where it stood at its first send, if that was elsewhere
+    first_position = models.BigIntegerField(
+        null=True
+    )  # where it stood at its first send, if that was elsewhere
     type = models.CharField(max_length=255)
     destination = models.CharField(max_length=511)
     available_at = models.DateTimeField(null=True)

@@ -34,9 +34,7 @@ class Partition(models.Model):
     """One of the 64 parts of the queue, and the dispatcher that owns it."""
 
     number = models.PositiveSmallIntegerField(primary_key=True)
-    lease = models.ForeignKey(
-        Lease, models.DO_NOTHING, null=True, db_constraint=False, db_column="lease"
-    )
+    lease = models.ForeignKey(Lease, models.DO_NOTHING, null=True, db_constraint=False, db_column="lease")
 
     class Meta:
         default_permissions = ()

@@ -22,6 +22,7 @@ from outbox_core.heartbeat import Heartbeat
 from outbox_core.outbox import housekeeping, leases, queue
 from outbox_core.outbox.late import record_late
 from outbox_core.outbox.load import load, unsent
+from outbox_core.outbox.pace import Pace
 from outbox_core.outbox.reading import Reading
 from outbox_core.outbox.settle import Answer
 from outbox_core.outbox.sql import Dialect, exclusive
@@ -32,9 +33,7 @@ from outbox_core.transports.base import Publisher, Result
 
 log = logging.getLogger("outbox.dispatcher")
 
-LINGER = (0.005, 0.01, 0.02, 0.04, 0.08)
-"""Seconds between looks after the last row: they find what the coalescing of wake-ups swallowed."""
-
+LOCKED = 0.05  # seconds between tries to settle a row that someone else holds a lock on
 GATHER = 0.002  # seconds to let confirms gather before a turn, while more are on their way
 DRAIN = 8.0  # seconds to wait for confirms when asked to leave
 PATIENCE = 10.0  # seconds that `once` waits for the broker
@@ -54,10 +53,9 @@ class Dispatcher:
         self.late: list[Answer] = []  # confirms that came after a fence
         self.confirmed = 0
         self._announcer = wakeup.Announcer(using)
-        self._woken = True
-        self._looks = 0  # looks since something was found
-        self._next_look = self._last_beat = self._last_full = -1e9
-        self._idle_since_full = False
+        self.pace = Pace(self.rng)
+        self._turn: Turn | None = None  # the one that is being committed
+        self._last_beat = -1e9
 
     def run(self, stop: Stop, *, once: bool = False) -> int:
         """Relay until `stop`, or with `once` until nothing is due. Returns how many messages were confirmed.
@@ -89,7 +87,7 @@ class Dispatcher:
         now = time.monotonic()
         beat = now - self._last_beat >= settings.HEARTBEAT
         # Settling promotes what waited behind, so a turn that settles also reads.
-        look = self._may_look(now) or bool(self.unsettled) and self._room()
+        look = self._may_look(now) or (bool(self.unsettled) and self._room())
         if self.late:
             self._safely(stop, self._record_late)
         if beat:
@@ -102,15 +100,15 @@ class Dispatcher:
     def _rest(self) -> None:
         """Sleep until there are answers, a wake-up, or the time of the next look or heartbeat."""
         now = time.monotonic()
-        look = self._next_look if self._room() else now + settings.HEARTBEAT
-        until = min(look, self._last_beat + settings.HEARTBEAT, self._announcer.due() or look)
-        if self._room() and self._woken or until <= now:
-            until = now
-        if not self.unsettled:
-            self.publisher.wait(max(0.0, until - now))
-        elif self.unsettled:  # rows that someone holds a lock on: no hurry, and no spinning
-            self.publisher.wait(0.05)
-        if self.publisher.outstanding and not self._woken:
+        until = self._last_beat + settings.HEARTBEAT
+        if self._room():
+            until = min(until, self.pace.next_look)
+        if (tell := self._announcer.due()) is not None:
+            until = min(until, tell)
+        if self.unsettled:  # rows that someone holds a lock on: no hurry, and no spinning
+            until = now + LOCKED
+        self.publisher.wait(max(0.0, until - now))
+        if self.publisher.outstanding and not self.pace.woken:
             time.sleep(GATHER)
 
     def _room(self) -> bool:
@@ -119,39 +117,28 @@ class Dispatcher:
     def _may_look(self, now: float) -> bool:
         """Is it time to read? A look that writes nothing decides, unless someone said that there is something (on
         SQLite the commits of all wake all, and two idle dispatchers would keep each other awake)."""
-        if not self._room() or not (self._woken or now >= self._next_look):
+        if not self._room() or now < self.pace.next_look:
             return False
-        woken, self._woken = self._woken, False
-        if now - self._last_full >= settings.POLL_INTERVAL:
-            self._last_full = now
+        woken, full = self.pace.begin_look()
+        if full:
             self.reading.forget()
         db = Dialect(self.using)
         if not self.memory.mine or (woken and db.postgresql):
             return True
         found = queue.due_in(db, self.reading.from_floors(sorted(self.memory.readable)))
         if not found:
-            self._found(0)
+            self.pace.looked(False)
         return found
 
-    def _found(self, rows: int) -> None:
-        """Look again soon after the last row, then only at the poll interval, with jitter."""
-        self._looks = 0 if rows else self._looks + 1
-        pause = settings.POLL_INTERVAL * self.rng.uniform(0.8, 1.0)
-        if self._looks <= len(LINGER):
-            pause = LINGER[max(0, self._looks - 1)]
-        self._next_look = time.monotonic() + pause
-
     def _wake(self, what: str) -> None:
-        self._woken = True
+        self.pace.woken = True
         self.publisher.wake()
 
     def _done(self, started: float) -> bool:
         """For `once`: everything that is due was sent and settled."""
         if not self.publisher.state.usable and time.monotonic() - started > PATIENCE:
             raise TransportError(f"the broker cannot be reached: {self.publisher.state.detail}")
-        return (
-            self._looks > len(LINGER) and not self.memory.flying and not self.unsettled and not self._woken
-        )  # fmt: skip
+        return self.pace.quiet and not self.memory.flying and not self.unsettled
 
     # -- one turn ----------------------------------------------------------------------------------------------
 
@@ -179,9 +166,9 @@ class Dispatcher:
         if turn.beat:
             self._last_beat = time.monotonic()
         if turn.answers:
-            self._looks = 0
+            self.pace.stir()
         if turn.may_read:
-            self._found(sum(map(len, turn.lanes)) or turn.more)
+            self.pace.looked(bool(turn.lanes) or turn.more)
         deadline = turn.renewed + settings.LEASE * 0.9
         if turn.lanes:
             crash.point("marked")
@@ -210,7 +197,7 @@ class Dispatcher:
 
     def _safely(self, stop: Stop, act: Callable[[], None]) -> None:
         """Run one database step. A lost lease, a lost database and a lost reply to a COMMIT end here."""
-        self._turn: Turn | None = None
+        self._turn = None
         try:
             act()
         except leases.Fenced:
@@ -295,7 +282,9 @@ class Dispatcher:
             self._leave()
         except (leases.Fenced, DatabaseError, InterfaceError) as error:
             # The lease runs out by itself, and whoever takes over counts the rest as maybe sent.
-            log.warning("Left without giving the lease back: %s", error or "fenced", extra={"action": "left_hard"})
+            log.warning(
+                "Left without giving the lease back: %s", error or "fenced", extra={"action": "left_hard"}
+            )
 
     def _leave(self) -> None:
         self._collect()
@@ -305,7 +294,9 @@ class Dispatcher:
         with exclusive(self.using) as db:
             leases.lock_own(db, self.memory.token)
             flying = self.memory.flying
-            leases.count_maybe_sent(self.using, flying, self.name, f"dispatcher {self.name} left before its confirm")
+            leases.count_maybe_sent(
+                self.using, flying, self.name, f"dispatcher {self.name} left before its confirm"
+            )
             leases.leave(db, self.memory.token)
         if self.late:
             self._record_late()

@@ -23,8 +23,10 @@ def count_committed(using: str, worker: str) -> None:
     that commits later than one with a higher id by more than a heartbeat is missed: a chart may bear that.
     """
     with exclusive(using) as db:
-        mark, _ = Tally.objects.using(using).select_for_update().get_or_create(
-            minute=EPOCH, worker="", destination="", kind=COUNTED, bucket=-1
+        mark, _ = (
+            Tally.objects.using(using)
+            .select_for_update()
+            .get_or_create(minute=EPOCH, worker="", destination="", kind=COUNTED, bucket=-1)
         )
         found = list(
             Message.objects.using(using).filter(id__gt=mark.count).values("destination")

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db import OperationalError, connections
+from django.db import OperationalError
 from django.db.models import F
 
 from outbox_core.clock import ClockTimestamp, database_now
@@ -92,7 +92,7 @@ def renew(db: Dialect, token: int, in_flight: Iterable[int]) -> None:
         f"UPDATE {Lease._meta.db_table} SET in_flight = %s, turn = turn + 1, until = %s, turned_at = %s "
         "WHERE token = %s",
         [
-            connections[db.using].Database.Binary(encode(in_flight)),
+            encode(in_flight),
             db.to_database(_later(now, settings.LEASE)),
             db.to_database(now),
             token,
@@ -106,7 +106,8 @@ def committed_turns(using: str, token: int) -> int | None:
     """How many turns of the lease committed; waits for a session that may still be committing one. None if gone."""
     with exclusive(using) as db:
         rows = db.execute(
-            f"SELECT turn FROM {Lease._meta.db_table} WHERE token = %s {db.lock('FOR NO KEY UPDATE')}", [token]
+            f"SELECT turn FROM {Lease._meta.db_table} WHERE token = %s {db.lock('FOR NO KEY UPDATE')}",
+            [token],
         )
     return rows[0][0] if rows else None
 
@@ -164,7 +165,9 @@ def bury(db: Dialect, lease: Lease) -> None:
         f"DELETE FROM {Lease._meta.db_table} WHERE token = %s RETURNING in_flight", [lease.token]
     )
     if rows:
-        count_maybe_sent(db.using, decode(rows[0][0]), lease.name, f"dispatcher {lease.name} stopped before its confirm")
+        count_maybe_sent(
+            db.using, decode(rows[0][0]), lease.name, f"dispatcher {lease.name} stopped before its confirm"
+        )
         Partition.objects.using(db.using).filter(lease=lease.token).update(lease=None)
 
 
@@ -179,9 +182,14 @@ def count_maybe_sent(using: str, ids: Iterable[int], worker: str, detail: str) -
     )
     FailedAttempt.objects.using(using).bulk_create(
         FailedAttempt(
-            message_id=message, worker=worker, attempt=attempts + 1, kind="unknown", error_class=MAYBE_SENT,
-            detail=detail, fingerprint=fingerprint(MAYBE_SENT, ""),
-        )  # fmt: skip
+            message_id=message,
+            worker=worker,
+            attempt=attempts + 1,
+            kind="unknown",
+            error_class=MAYBE_SENT,
+            detail=detail,
+            fingerprint=fingerprint(MAYBE_SENT, ""),
+        )
         for message, attempts in still
     )
 
@@ -194,7 +202,7 @@ def lock_owner(using: str, partition: int) -> Owner | None:
     """
     db = Dialect(using)
     partitions = Partition.objects.using(using)
-    token = partitions.values_list("lease", flat=True).get(number=partition)
+    token: int | None = partitions.values_list("lease", flat=True).get(number=partition)
     owner = None
     if token is not None:
         lease = Lease.objects.using(using).filter(token=token).select_for_update(no_key=True).first()

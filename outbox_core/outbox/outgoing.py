@@ -166,5 +166,8 @@ def _header(value: object, field: str, depth: int) -> Any:
         case list() | tuple():
             return [_header(v, f"{field}[{i}]", depth + 1) for i, v in enumerate(value)]
         case dict():
-            return {_short(f"{field} (a name)", k): _header(v, f"{field}.{k}", depth + 1) for k, v in value.items()}
+            return {
+                _short(f"{field} (a name)", k): _header(v, f"{field}.{k}", depth + 1)
+                for k, v in value.items()
+            }
     raise InvalidMessage(field, "text, bool, 64-bit int, lists and dicts of these", type(value).__name__)

@@ -23,7 +23,10 @@ from outbox_core.outbox.outgoing import Checked, Outgoing, check
 from outbox_core.outbox.sql import Dialect
 
 CHUNK = 1000  # messages per statement
-LOCK_CLASS, LOCK_SLOTS = 0x6F62, 1024  # advisory locks of KEY_LOCK: one lock per key would exhaust shared memory
+LOCK_CLASS, LOCK_SLOTS = (
+    0x6F62,
+    1024,
+)  # advisory locks of KEY_LOCK: one lock per key would exhaust shared memory
 
 _COLUMNS = (
     "message_id", "type", "key", "destination", "payload", "digest", "headers", "correlation_id",
@@ -130,17 +133,18 @@ def _once(chunk: Sequence[Checked]) -> list[Checked]:
 def _insert_messages(chunk: Sequence[Checked], known: dict[UUID, Message], using: str) -> set[Message]:
     """Insert those whose id is new, in order, so that `id` is their place. Adds them to `known`."""
     db = Dialect(using)
-    fields = [Message._meta.get_field(name) for name in _COLUMNS]
+    fields = [f for f in Message._meta.concrete_fields if f.name in _COLUMNS]
     row = f"({', '.join(['%s'] * len(fields))})"
     rows = db.execute(
-        f"INSERT INTO {Message._meta.db_table} ({', '.join(_COLUMNS)}) VALUES {', '.join([row] * len(chunk))} "
+        f"INSERT INTO {Message._meta.db_table} ({', '.join(f.name for f in fields)}) "
+        f"VALUES {', '.join([row] * len(chunk))} "
         "ON CONFLICT (message_id) DO NOTHING RETURNING id, message_id, created_at",
         [f.get_db_prep_save(getattr(c, f.name), db.connection) for c in chunk for f in fields],
     )
     content = {c.message_id: c for c in reversed(chunk)}
     new = set()
-    for id_, message_id, created_at in rows:
-        message_id = message_id if isinstance(message_id, UUID) else UUID(message_id)
+    for id_, given, created_at in rows:
+        message_id = given if isinstance(given, UUID) else UUID(given)
         values = {name: getattr(content[message_id], name) for name in _COLUMNS}
         message = Message(id=id_, created_at=db.from_database(created_at), **values)
         message._state.adding, message._state.db = False, using
@@ -172,9 +176,13 @@ def _check_conflicts(
         now = database_now(using)
         Duplicate.objects.using(using).bulk_create(
             Duplicate(
-                message_id=str(m.message_id), type=m.type, cause="producer", gap=now - m.created_at,
-                same_payload=True, digest=m.digest,
-            )  # fmt: skip
+                message_id=str(m.message_id),
+                type=m.type,
+                cause="producer",
+                gap=now - m.created_at,
+                same_payload=True,
+                digest=m.digest,
+            )
             for m in again
         )
 
@@ -201,4 +209,6 @@ def _lock_keys(items: Sequence[Checked], using: str) -> None:
     slots = sorted({zlib.crc32(c.key.encode()) % LOCK_SLOTS for c in items if c.key})
     db = Dialect(using)
     if slots and db.postgresql:
-        db.execute("SELECT pg_advisory_xact_lock(%s, slot) FROM unnest(%s::int[]) AS slot", [LOCK_CLASS, slots])
+        db.execute(
+            "SELECT pg_advisory_xact_lock(%s, slot) FROM unnest(%s::int[]) AS slot", [LOCK_CLASS, slots]
+        )

@@ -1,8 +1,8 @@
 """The queue: what may go, what waits, and what a confirm or a failure changes. All hot SQL stands here.
 
-Three partial indexes of `Pending` carry it. `outbox_ready` (partition, available_at, position) holds what has a time to
-go; `outbox_lane` (partition, key, position) the order within a key; `outbox_aside` the rows that were set aside since an
-earlier one of their key must go first. `outbox_holds` of `Parked` holds the keys that wait behind a dead message.
+Three partial indexes of `Pending` carry it. `outbox_ready` (partition, available_at, position) holds what has a time
+to go, `outbox_lane` (partition, key, position) the order within a key, `outbox_aside` what was set aside since an
+earlier one of its key must go first. `outbox_holds` of `Parked` holds the keys that wait behind a dead message.
 A million rows that cannot go therefore cost a read nothing.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from outbox_core.models import Message, Parked, Pending
 from outbox_core.outbox.outgoing import partition_of
@@ -139,7 +139,14 @@ def read(
     for partition, floor in floors.items():
         found += db.execute(
             _READ_SQLITE,
-            [partition, db.to_database(now), db.to_database(floor.available_at), floor.position, flying, limit],
+            [
+                partition,
+                db.to_database(now),
+                db.to_database(floor.available_at),
+                floor.position,
+                flying,
+                limit,
+            ],
         )
     return sorted((_from_sqlite(db, r) for r in found), key=lambda r: (r.available_at, r.position))
 
@@ -157,11 +164,13 @@ def followers(db: Dialect, heads: Sequence[Row], limit: int) -> list[Row]:
     return sorted((_from_sqlite(db, r) for r in found), key=lambda r: r.position)
 
 
-def _from_sqlite(db: Dialect, row: tuple) -> Row:
-    *fields, at = row[:15]
-    for i in (7, 8, 9):  # scheduled, direct, late
+def _from_sqlite(db: Dialect, row: tuple[Any, ...]) -> Row:
+    """SQLite keeps truth as 0 and 1, and times without their zone."""
+    fields = list(row)
+    for i in (7, 8, 9, 15)[: len(row) - 12]:  # scheduled, direct, late, and free where it was asked for
         fields[i] = bool(fields[i])
-    return Row(*fields, db.from_database(at), *(bool(free) for free in row[15:]))
+    fields[14] = db.from_database(fields[14])
+    return Row(*fields)
 
 
 def due_in(db: Dialect, floors: Mapping[int, Floor]) -> bool:
@@ -169,7 +178,11 @@ def due_in(db: Dialect, floors: Mapping[int, Floor]) -> bool:
     now = db.now()
     if db.postgresql:
         with exclusive(db.using, hot=True):
-            columns = [list(floors), [f.available_at for f in floors.values()], [f.position for f in floors.values()]]
+            columns = [
+                list(floors),
+                [f.available_at for f in floors.values()],
+                [f.position for f in floors.values()],
+            ]
             return bool(db.execute(_DUE_POSTGRESQL, [*columns, now]))
     due = db.to_database(now)
     return any(
@@ -223,7 +236,9 @@ def next_position(using: str | Dialect) -> int:
     table = Message._meta.db_table
     if db.postgresql:
         return int(db.execute("SELECT nextval(pg_get_serial_sequence(%s, 'id'))", [table])[0][0])
-    return int(db.execute("UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = %s RETURNING seq", [table])[0][0])
+    return int(
+        db.execute("UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = %s RETURNING seq", [table])[0][0]
+    )
 
 
 def place(db: Dialect, row: Row) -> None:

@@ -93,7 +93,9 @@ def _floor(available_at: datetime, position: int, now: datetime) -> Floor:
     return Floor(available_at, position) if available_at <= ceiling else Floor(ceiling, 0)
 
 
-def lanes(heads: Sequence[Row], followers: Sequence[Row], flying: Mapping[int, object], now: datetime) -> list[list[Row]]:
+def lanes(
+    heads: Sequence[Row], followers: Sequence[Row], flying: Mapping[int, object], now: datetime
+) -> list[list[Row]]:
     """Each head with the rows behind it that may go too: up to the first that is not due or is in flight."""
     lane = {(h.partition, h.key) if h.key else h.id: [h] for h in heads}
     cut: set[tuple[int, str]] = set()

@@ -100,9 +100,14 @@ class Settler:
     def _record(self, facts: Sequence[Answer], now: datetime) -> None:
         Dispatch.objects.using(self.db.using).bulk_create(
             Dispatch(
-                message_id=a.row.id, worker=self.worker, attempt=a.row.attempts + 1, position=a.row.wire_position,
-                cause=a.row.cause, returned=a.outcome is Outcome.RETURNED, at=now,
-            )  # fmt: skip
+                message_id=a.row.id,
+                worker=self.worker,
+                attempt=a.row.attempts + 1,
+                position=a.row.wire_position,
+                cause=a.row.cause,
+                returned=a.outcome is Outcome.RETURNED,
+                at=now,
+            )
             for a in facts
         )
         for a in facts:
@@ -181,12 +186,22 @@ class Settler:
         self._delete(PENDING, dead)
         Parked.objects.using(self.db.using).bulk_create(
             Parked(
-                message_id=a.row.id, state=State.DEAD, partition=a.row.partition, key=a.row.key,
-                position=a.row.position, type=a.row.type, destination=a.row.destination,
-                holds=bool(a.row.key) and settings.ON_DEAD == "block", at=now, attempts=a.row.attempts + 1,
-                failures=a.row.failures + 1, error_class=a.error[:255], error=a.detail[:LONGEST_ERROR],
-                fingerprint=fingerprint(a.error, a.detail), operation=a.row.operation,
-            )  # fmt: skip
+                message_id=a.row.id,
+                state=State.DEAD,
+                partition=a.row.partition,
+                key=a.row.key,
+                position=a.row.position,
+                type=a.row.type,
+                destination=a.row.destination,
+                holds=bool(a.row.key) and settings.ON_DEAD == "block",
+                at=now,
+                attempts=a.row.attempts + 1,
+                failures=a.row.failures + 1,
+                error_class=a.error[:255],
+                error=a.detail[:LONGEST_ERROR],
+                fingerprint=fingerprint(a.error, a.detail),
+                operation=a.row.operation,
+            )
             for a in dead
         )
         self._record_failures(dead, now)
@@ -200,10 +215,15 @@ class Settler:
         }  # fmt: skip
         FailedAttempt.objects.using(self.db.using).bulk_create(
             FailedAttempt(
-                message_id=a.row.id, at=now, worker=self.worker, attempt=a.row.attempts + 1,
+                message_id=a.row.id,
+                at=now,
+                worker=self.worker,
+                attempt=a.row.attempts + 1,
                 error_class=(MAYBE_SENT if a.outcome is Outcome.UNKNOWN else a.error)[:255],
-                detail=a.detail[:LONGEST_ERROR], fingerprint=fingerprint(a.error, a.detail), kind=kinds[a.outcome],
-            )  # fmt: skip
+                detail=a.detail[:LONGEST_ERROR],
+                fingerprint=fingerprint(a.error, a.detail),
+                kind=kinds[a.outcome],
+            )
             for a in answers
         )
         for a in answers:

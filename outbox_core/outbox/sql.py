@@ -42,11 +42,15 @@ class Dialect:
             return f"{column} = ANY(%s::bigint[])", list(ids)
         return f"{column} IN (SELECT value FROM json_each(%s))", json.dumps(list(ids))
 
-    def table(self, name: str, columns: dict[str, str], rows: Sequence[Sequence[Any]]) -> tuple[str, list[Any]]:
+    def table(
+        self, name: str, columns: dict[str, str], rows: Sequence[Sequence[Any]]
+    ) -> tuple[str, list[Any]]:
         """A FROM item `name` with these columns (name -> PostgreSQL type) and rows, and its parameters."""
         if self.postgresql:
             arrays = ", ".join(f"%s::{kind}[]" for kind in columns.values())
-            return f"unnest({arrays}) AS {name}({', '.join(columns)})", [list(c) for c in zip(*rows, strict=True)]
+            return f"unnest({arrays}) AS {name}({', '.join(columns)})", [
+                list(c) for c in zip(*rows, strict=True)
+            ]
         fields = ", ".join(f"json_extract(value, '$[{i}]') AS {column}" for i, column in enumerate(columns))
         return f"(SELECT {fields} FROM json_each(%s)) AS {name}", [json.dumps([list(row) for row in rows])]
 
@@ -94,7 +98,11 @@ def exclusive(using: str, *, hot: bool = False) -> Iterator[Dialect]:
             idle = f"{int(settings.LEASE * 500)}ms"
             dialect.execute(
                 "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
-                + (", set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)" if hot else ""),
+                + (
+                    ", set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)"
+                    if hot
+                    else ""
+                ),
                 [idle],
             )
         yield dialect

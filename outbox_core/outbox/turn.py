@@ -59,7 +59,9 @@ class Turn:
             self._land(reading)
             if self.beat:
                 busy = {row.partition for row in memory.flying.values()}
-                memory.mine, memory.readable = leases.rebalance(db, memory.token, memory.mine, busy, self.leaving)
+                memory.mine, memory.readable = leases.rebalance(
+                    db, memory.token, memory.mine, busy, self.leaving
+                )
             if self.may_read and not self.leaving:
                 self._read(db, reading, now)
                 crash.point("read")

@@ -71,10 +71,10 @@ class BrokerState:
 
 
 class Publisher(Protocol):
-    """The sending side. All methods may be called from one thread; none of them waits for the broker but `wait` and `close`."""
+    """The sending side. One thread calls its methods; only `wait` and `close` wait for the broker."""
 
     def open(self) -> None:
-        """Start connecting (in a thread of its own, if need be) and return at once. Keeps reconnecting until `close`."""
+        """Start connecting, in a thread of its own if need be, and return at once. Reconnects until `close`."""
 
     def submit(self, lanes: Sequence[Sequence[Send]], deadline: float) -> None:
         """Queue the lanes. Nothing of them, or of what is queued, is handed to the connection after `deadline`
@@ -184,7 +184,7 @@ class Transport(Protocol):
     def consumer(self, queues: Sequence[Queue]) -> Consumer: ...
 
     def check_topology(self, queues: Sequence[Queue]) -> list[Difference]:
-        """What is missing or differs, without changing anything. Raises TransportError if the broker can't be reached."""
+        """What is missing or differs; changes nothing. Raises TransportError if the broker can't be reached."""
 
     def apply_topology(
         self, queues: Sequence[Queue], gone: Sequence[tuple[str, str]] = ()

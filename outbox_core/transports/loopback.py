@@ -46,7 +46,9 @@ class Loopback:
                 differences.append(_mismatch(queue))
             for pattern in queue.patterns:
                 if (queue.name, pattern) not in bound:
-                    differences.append(Difference("binding", queue.name, f"{self.exchange}:{pattern} is missing"))
+                    differences.append(
+                        Difference("binding", queue.name, f"{self.exchange}:{pattern} is missing")
+                    )
         return differences
 
     def apply_topology(

@@ -78,7 +78,9 @@ class LoopbackConsumer:
                 if queue.single_active and self._someone_else_holds(queue.name):
                     continue
                 room = queue.prefetch - held[queue.name]
-                rows = list(self._visible(queue.name).order_by("id").select_for_update(skip_locked=True)[:room])
+                rows = list(
+                    self._visible(queue.name).order_by("id").select_for_update(skip_locked=True)[:room]
+                )
                 self._mark(rows)
                 taken += [_delivery(row) for row in rows]
         self._held.update({d.handle: d.queue for d in taken})

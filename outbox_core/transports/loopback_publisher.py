@@ -11,6 +11,7 @@ from django.db import DatabaseError, InterfaceError, connections, transaction
 from outbox_core import crash, wakeup
 from outbox_core.clock import lease_clock
 from outbox_core.models import LoopbackBinding, LoopbackDelivery, LoopbackQueue
+from outbox_core.transports.amqp_frames import Unsendable, encode
 from outbox_core.transports.base import BrokerState, Outcome, Result, Send
 from outbox_core.transports.topics import matches
 
@@ -62,7 +63,7 @@ class LoopbackPublisher:
 
     def _accept(self, lanes: Sequence[Sequence[Send]], deadline: float) -> None:
         everything = [send for lane in lanes for send in lane]
-        if lease_clock() >= deadline:
+        if lease_clock() >= deadline or not self._state.usable:
             self._finish([Result(send, Outcome.UNSENT) for send in everything])
             return
         try:
@@ -86,7 +87,9 @@ class LoopbackPublisher:
                 result = self._judge(routes, send)
                 results.append(result)
                 if result.outcome is Outcome.CONFIRMED:
-                    copies += [_copy(q, send) for q in sorted(routes.queues_for(send.exchange, send.routing_key))]
+                    copies += [
+                        _copy(q, send) for q in sorted(routes.queues_for(send.exchange, send.routing_key))
+                    ]
                 else:
                     results += [Result(rest, Outcome.UNSENT) for rest in lane[i + 1 :]]
                     break
@@ -94,6 +97,10 @@ class LoopbackPublisher:
         return results
 
     def _judge(self, routes: Routes, send: Send) -> Result:
+        try:
+            encode(send, channel=1, frame_max=0)  # what RabbitMQ could not be sent is refused here too
+        except Unsendable as fault:
+            return Result(send, Outcome.INVALID, fault.error, fault.detail)
         if not routes.exists(send.exchange):
             detail = f'ExchangeNotFound: NOT_FOUND - no exchange "{send.exchange}" for "{send.routing_key}"'
             return Result(send, Outcome.REFUSED, "ExchangeNotFound", detail)
@@ -125,7 +132,9 @@ class LoopbackPublisher:
         """What was accepted and not taken stays a fact; nothing else is left."""
         facts = (Outcome.CONFIRMED, Outcome.RETURNED)
         self._results = [
-            Result(r.send, r.outcome, r.error, r.detail, stale=True) for r in self._results if r.outcome in facts
+            Result(r.send, r.outcome, r.error, r.detail, stale=True)
+            for r in self._results
+            if r.outcome in facts
         ]
 
     @property

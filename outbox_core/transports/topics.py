@@ -19,7 +19,5 @@ def _words_match(pattern: tuple[str, ...], words: tuple[str, ...]) -> bool:
             first = reachable.index(True) if True in reachable else len(words) + 1
             reachable = [i >= first for i in range(len(words) + 1)]
         else:
-            reachable = [False] + [
-                reachable[i] and part in ("*", word) for i, word in enumerate(words)
-            ]
+            reachable = [False] + [reachable[i] and part in ("*", word) for i, word in enumerate(words)]
     return reachable[-1]

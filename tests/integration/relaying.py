@@ -49,7 +49,8 @@ def publish_numbered(count: int, keys: int = 0, type: str = "shop.sold", size: i
     filling = "x" * size
     with transaction.atomic():
         publish_many(
-            Outgoing(type, {"n": n, "filling": filling}, key=f"k{n % keys}" if keys else "") for n in range(count)
+            Outgoing(type, {"n": n, "filling": filling}, key=f"k{n % keys}" if keys else "")
+            for n in range(count)
         )
 
 

@@ -23,7 +23,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def stored() -> set[str]:
-    assert set(Message.objects.values_list("id", flat=True)) == set(Pending.objects.values_list("pk", flat=True))
+    assert set(Message.objects.values_list("id", flat=True)) == set(
+        Pending.objects.values_list("pk", flat=True)
+    )
     return set(Message.objects.values_list("type", flat=True))
 
 
@@ -138,8 +140,12 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "field", "limit"), BAD, ids=[f"{f}-{i}" for i, (_, f, _) in enumerate(BAD)])
-def test_bad_input_is_named_and_nothing_is_half_written(change: dict[str, Any], field: str, limit: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "field", "limit"), BAD, ids=[f"{f}-{i}" for i, (_, f, _) in enumerate(BAD)]
+)
+def test_bad_input_is_named_and_nothing_is_half_written(
+    change: dict[str, Any], field: str, limit: str
+) -> None:
     arguments = {"type": "t", "payload": 1, **change}
     with transaction.atomic():
         Group.objects.create(name="kept")
@@ -190,9 +196,8 @@ def test_the_same_id_with_other_content_is_a_conflict(other: dict[str, Any]) -> 
     arguments = {"type": "a", "payload": {"n": 1}, "message_id": uuid.uuid4()}
     with transaction.atomic():
         publish(**arguments)
-    with transaction.atomic():
-        with pytest.raises(MessageConflict) as caught:
-            publish_many([Outgoing("c", 1), Outgoing(**{**arguments, **other})])
+    with transaction.atomic(), pytest.raises(MessageConflict) as caught:
+        publish_many([Outgoing("c", 1), Outgoing(**{**arguments, **other})])
     assert caught.value.message_id == arguments["message_id"]
     assert stored() == {"a"}
 
@@ -276,9 +281,19 @@ def test_facts_refuse_to_be_changed(table: str) -> None:
     if table == "operation":
         from outbox_core.models import Operation
 
-        Operation.objects.create(at=database_now(), actor="ana", origin="cli", verb="retry", reason="r", outcome="done")
-    with pytest.raises(DatabaseError, match="append-only"), transaction.atomic(), connection.cursor() as cursor:
+        Operation.objects.create(
+            at=database_now(), actor="ana", origin="cli", verb="retry", reason="r", outcome="done"
+        )
+    with (
+        pytest.raises(DatabaseError, match="append-only"),
+        transaction.atomic(),
+        connection.cursor() as cursor,
+    ):
         cursor.execute(f"UPDATE outbox_core_{table} SET id = id + 1")
     if table == "operation":
-        with pytest.raises(DatabaseError, match="append-only"), transaction.atomic(), connection.cursor() as cursor:
+        with (
+            pytest.raises(DatabaseError, match="append-only"),
+            transaction.atomic(),
+            connection.cursor() as cursor,
+        ):
             cursor.execute(f"DELETE FROM outbox_core_{table}")

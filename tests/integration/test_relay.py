@@ -15,7 +15,16 @@ from outbox_core.models import Dispatch, FailedAttempt, Lease, Message, Parked, 
 from outbox_core.outbox import leases
 from outbox_core.outbox.sql import exclusive
 from tests.integration.relaying import (
-    alone, arrivals, bind, copies, first_copies, known_ids, positions_by_key, publish_numbered, relay, settled,
+    alone,
+    arrivals,
+    bind,
+    copies,
+    first_copies,
+    known_ids,
+    positions_by_key,
+    publish_numbered,
+    relay,
+    settled,
 )  # fmt: skip
 from tests.processes import Process
 
@@ -28,7 +37,11 @@ def test_what_is_pending_arrives_and_is_settled(exchange: str) -> None:
     queue = bind(exchange, "shop.#")
     with transaction.atomic():
         message = publish(
-            "shop.sold", {"total": "12.50"}, key="order-7", headers={"tenant": "a", "n": 3}, correlation_id="c-1"
+            "shop.sold",
+            {"total": "12.50"},
+            key="order-7",
+            headers={"tenant": "a", "n": 3},
+            correlation_id="c-1",
         )
     assert relay() == 1
     (delivery,) = arrivals(queue, 1)
@@ -42,7 +55,12 @@ def test_what_is_pending_arrives_and_is_settled(exchange: str) -> None:
     assert not {"outbox-late", "outbox-operation"} & set(h)
     assert settled()
     dispatch = Dispatch.objects.get()
-    assert (dispatch.message_id, dispatch.attempt, dispatch.position, dispatch.cause) == (message.id, 1, message.id, "first")
+    assert (dispatch.message_id, dispatch.attempt, dispatch.position, dispatch.cause) == (
+        message.id,
+        1,
+        message.id,
+        "first",
+    )
     assert alone()
     assert not Partition.objects.exclude(lease=None).exists()
 
@@ -86,7 +104,9 @@ def test_one_hot_key_is_relayed_in_order(exchange: str) -> None:
     assert Dispatch.objects.count() == 1200
 
 
-def test_a_type_that_no_queue_is_bound_to_backs_off_and_ends_dead(exchange: str, outbox_settings: Any) -> None:
+def test_a_type_that_no_queue_is_bound_to_backs_off_and_ends_dead(
+    exchange: str, outbox_settings: Any
+) -> None:
     outbox_settings(MAX_ATTEMPTS=3, BACKOFF_BASE=0.01)
     bind(exchange, "shop.#")
     with transaction.atomic():
@@ -151,7 +171,9 @@ def test_a_failing_message_holds_back_its_key_and_no_other(exchange: str, outbox
     assert database_now() < failing.available_at <= database_now() + timedelta(seconds=60)
 
 
-def test_a_delayed_message_goes_at_its_time_and_not_before(exchange: str, spawn: Spawn, wait_until: Any) -> None:
+def test_a_delayed_message_goes_at_its_time_and_not_before(
+    exchange: str, spawn: Spawn, wait_until: Any
+) -> None:
     queue = bind(exchange)
     with transaction.atomic():
         late = publish("later", 1, delay=3600)
@@ -166,7 +188,9 @@ def test_a_delayed_message_goes_at_its_time_and_not_before(exchange: str, spawn:
     assert len(arrivals(queue, 1)) == 1
 
 
-def test_a_message_that_commits_late_with_a_lower_id_is_relayed(exchange: str, spawn: Spawn, wait_until: Any) -> None:
+def test_a_message_that_commits_late_with_a_lower_id_is_relayed(
+    exchange: str, spawn: Spawn, wait_until: Any
+) -> None:
     import threading
 
     from django.db import connection
@@ -198,7 +222,9 @@ def test_a_message_that_commits_late_with_a_lower_id_is_relayed(exchange: str, s
     assert [d.type for d in arrivals(queue, 2)] == ["quick", "slow"]
 
 
-def test_a_dispatcher_wakes_up_for_a_commit(exchange: str, spawn: Spawn, wait_until: Any, outbox_settings: Any) -> None:
+def test_a_dispatcher_wakes_up_for_a_commit(
+    exchange: str, spawn: Spawn, wait_until: Any, outbox_settings: Any
+) -> None:
     outbox_settings(POLL_INTERVAL=30)
     bind(exchange)
     spawn("outbox_dispatch")
@@ -207,7 +233,9 @@ def test_a_dispatcher_wakes_up_for_a_commit(exchange: str, spawn: Spawn, wait_un
     wait_until(settled, 10)  # far below the poll interval
 
 
-def test_a_dispatcher_leaves_on_sigterm_and_gives_everything_back(exchange: str, spawn: Spawn, wait_until: Any) -> None:
+def test_a_dispatcher_leaves_on_sigterm_and_gives_everything_back(
+    exchange: str, spawn: Spawn, wait_until: Any
+) -> None:
     bind(exchange)
     process = spawn("outbox_dispatch")
     wait_until(lambda: Partition.objects.exclude(lease=None).count() == 64, 15)
@@ -254,12 +282,19 @@ def test_partitions_of_a_silent_dispatcher_are_taken_over_and_what_was_in_flight
     found = arrivals(queue, 3)
     assert [d.headers["outbox-attempt"] for d in found] == [2, 1, 1]
     maybe = FailedAttempt.objects.get()
-    assert (maybe.message_id, maybe.kind, maybe.error_class, maybe.worker) == (first.id, "unknown", "MaybeSent", "gone")
+    assert (maybe.message_id, maybe.kind, maybe.error_class, maybe.worker) == (
+        first.id,
+        "unknown",
+        "MaybeSent",
+        "gone",
+    )
     assert Dispatch.objects.get(message=first.id).cause == "resend"
     assert not Message.objects.filter(failed_attempts__kind="permanent").exists()
 
 
-def test_the_tallies_count_what_was_committed_and_dispatched(exchange: str, spawn: Spawn, wait_until: Any) -> None:
+def test_the_tallies_count_what_was_committed_and_dispatched(
+    exchange: str, spawn: Spawn, wait_until: Any
+) -> None:
     bind(exchange)
     publish_numbered(120, keys=5)
     spawn("outbox_dispatch")

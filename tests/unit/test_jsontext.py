@@ -107,7 +107,9 @@ def test_a_text_that_is_not_json_is_a_value_error(text: str) -> None:
         jsontext.load(text)
 
 
-@pytest.mark.parametrize(("text", "value"), [("1e309", Decimal("1e309")), ("-0", 0), ("0.10", Decimal("0.10"))])
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e309", Decimal("1e309")), ("-0", 0), ("0.10", Decimal("0.10"))]
+)
 def test_extreme_numbers_load_exactly(text: str, value: object) -> None:
     loaded = jsontext.load(text)
     assert loaded == value

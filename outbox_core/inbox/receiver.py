@@ -1,0 +1,242 @@
+"""Receiving one message: its effect once per (consumer, message id), whatever is delivered how often.
+
+One transaction holds the lock, the handler's writes, the messages that it publishes, the receipt and the counts
+(the idempotent receiver: Hohpe and Woolf, Enterprise Integration Patterns, 2003, p. 528). The caller acks after it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
+
+from outbox_core import context, crash, tallies
+from outbox_core.inbox import duplicates, failures, kept, lanes, locks
+from outbox_core.inbox.message import Arrived, InboxMessage, Undecodable, arrive, fits
+from outbox_core.inbox.outcomes import BrokenTransaction, Outcome
+from outbox_core.inbox.registry import Handler, Subscription
+from outbox_core.models import Handling, Receipt
+from outbox_core.transports.base import Delivery
+
+RNG = random.Random()
+
+
+def receive(
+    delivery: Delivery,
+    subscription: Subscription,
+    worker: str,
+    *,
+    raced: bool = False,
+    rng: random.Random = RNG,
+) -> Outcome:
+    """Handle one delivery for its consumer. On every outcome but BUSY, ack it; on BUSY keep it and call again with
+    `raced`. A handler's failure is an outcome. What is raised (a lost or locked database, mostly) is not the message's
+    fault: nothing was committed, nothing may be acked, and the call can be repeated."""
+    return Run(subscription, worker, arrive(delivery), raced=raced, rng=rng).go()
+
+
+@dataclass(slots=True)
+class Run:
+    """One try of one message. `row` is its Handling if it runs from there (`retries`)."""
+
+    subscription: Subscription
+    worker: str
+    arrived: Arrived
+    row: Handling | None = None
+    raced: bool = False
+    rng: random.Random = RNG
+    started: bool = field(default=False, init=False)  # the handler was called
+    _began: float = field(default=0.0, init=False)
+
+    @property
+    def using(self) -> str:
+        return self.subscription.using
+
+    @property
+    def consumer(self) -> str:
+        return self.subscription.consumer
+
+    @property
+    def in_order(self) -> bool:
+        return self.subscription.ordered and bool(self.arrived.key)
+
+    def go(self) -> Outcome:
+        """Run it to an outcome, in one transaction, or two if the handler fails."""
+        try:
+            with transaction.atomic(using=self.using, durable=True):
+                outcome = self._once()
+        except KeyboardInterrupt:
+            _reset(self.using)
+            raise
+        except BaseException as error:  # SystemExit too: a handler must not end the worker
+            _reset(self.using)
+            if self.started:
+                return failures.record(self, error)
+            if isinstance(error, OperationalError | InterfaceError) or not isinstance(error, Exception):
+                raise
+            return failures.refuse(self, error)
+        if outcome is Outcome.HANDLED:
+            crash.point("committed")
+        return outcome
+
+    def _once(self) -> Outcome:
+        self._began = time.monotonic()
+        now = locks.take(self.using, self.consumer, self.arrived.id)
+        if now is None:
+            return Outcome.BUSY
+        if self.in_order:
+            locks.take_key(self.using, self.consumer, self.arrived.key)
+        if known := self._known(now):
+            return known
+        if self.arrived.problem:
+            return self._keep_undecodable(self.arrived.problem, now)
+        if self.row is None and self.arrived.delivery.redelivered:
+            return self._set_aside(now)
+        if self.row is None and self.in_order and lanes.held(self.using, self.consumer, self.arrived):
+            return self._keep("waiting")
+        return self._handle(now)
+
+    def _known(self, now: datetime) -> Outcome | None:
+        """What to do if the message was seen before, or None if it is to be handled."""
+        receipt = Receipt.objects.using(self.using).filter(**self._identity).first()
+        row = Handling.objects.using(self.using).filter(**self._identity).first()
+        if self.row is not None:
+            if receipt is not None and row is not None:
+                self._finish(row, now)
+            same = row is not None and (row.pk, row.attempts, row.state) == (
+                self.row.pk,
+                self.row.attempts,
+                "retrying",
+            )
+            return None if same and receipt is None else Outcome.GONE
+        if (
+            receipt is None
+            and row is not None
+            and row.state in ("dead", "undecodable")
+            and self.arrived.envelope.operation
+        ):
+            return self._revive(row, now)
+        if first := receipt or row:
+            duplicates.record(
+                self.using, self.worker, self.consumer, self.arrived, first, now, raced=self.raced
+            )
+            return Outcome.DUPLICATE
+        return None
+
+    @property
+    def _identity(self) -> dict[str, str]:
+        return {"consumer": self.consumer, "message_id": self.arrived.id}
+
+    def _revive(self, row: Handling, now: datetime) -> Outcome:
+        """A person sent it again: what was given up is tried again, from the new copy."""
+        fresh = kept.keep(self.arrived, self.consumer, "retrying", available_at=now)
+        fresh.pk, fresh.attempts, fresh.received_at = row.pk, row.attempts, row.received_at
+        fresh.save(using=self.using, force_update=True)
+        return Outcome.KEPT
+
+    def _set_aside(self, now: datetime) -> Outcome:
+        """It was delivered before and not settled: it may be what killed the process. So it is written down and acked
+        first, and then run alone, where each run counts before it begins."""
+        if self.in_order and lanes.held(self.using, self.consumer, self.arrived):
+            return self._keep("waiting")
+        return self._keep("retrying", available_at=now)
+
+    def _handle(self, now: datetime) -> Outcome:
+        handler = self.subscription.handler_for(self.arrived.type)
+        if handler is None:
+            reason = f'consumer "{self.consumer}" has no handler for type "{self.arrived.type}"'
+            return self._keep_undecodable(reason, now, "NoHandler")
+        message = InboxMessage(self.arrived, self.consumer, run=self.row.attempts if self.row else 1)
+        try:
+            message.payload  # noqa: B018  it is parsed and kept
+        except Undecodable as error:
+            return self._keep_undecodable(str(error), now)
+        if self.subscription.discard_stale and not lanes.advance(
+            self.using, self.consumer, self.arrived, now
+        ):
+            self._receipt("stale", now)
+            self._finish(self.row, now)
+            return Outcome.STALE
+        self._call(handler, message)
+        self._settle(now)
+        return Outcome.HANDLED
+
+    def _call(self, handler: Handler, message: InboxMessage) -> None:
+        connection = connections[self.using]
+        depth = len(connection.savepoint_ids), len(connection.atomic_blocks)
+        incoming = self._incoming()
+        self.started = True
+        with context.handling(incoming):
+            handler(message)
+        if connection.needs_rollback or connection.closed_in_transaction or not connection.in_atomic_block:
+            raise BrokenTransaction(
+                "the handler swallowed a database error, rolled back or closed the connection inside its "
+                "transaction; what may fail belongs in a savepoint: with transaction.atomic(): ..."
+            )
+        if depth != (len(connection.savepoint_ids), len(connection.atomic_blocks)):
+            raise BrokenTransaction("the handler left a transaction.atomic() block open")
+
+    def _incoming(self) -> context.Incoming:
+        correlation = self.arrived.envelope.correlation_id
+        if not correlation or not fits(correlation):
+            correlation = self.arrived.id
+        traceparent = self.arrived.delivery.headers.get("traceparent")
+        traceparent = traceparent if isinstance(traceparent, str) else ""
+        return context.Incoming(self.arrived.id, self.consumer, correlation, traceparent, self.using)
+
+    def _settle(self, now: datetime) -> None:
+        try:
+            self._receipt("processed", now)
+        except DatabaseError as error:
+            raise BrokenTransaction(f"the transaction that the handler left cannot go on: {error}") from error
+        crash.point("receipt")
+        self._finish(self.row, now)
+        end = now + timedelta(
+            seconds=time.monotonic() - self._began
+        )  # the database's clock, without asking again
+        since = self.arrived.envelope.published_at
+        latency = tallies.bucket((end - since).total_seconds()) if since else tallies.NO_LATENCY
+        tallies.add(
+            self.using, self.worker, Counter({tallies.Count(self.consumer, "handled", latency): 1}), end
+        )
+        crash.point("handled")
+
+    def _receipt(self, outcome: str, now: datetime) -> None:
+        Receipt.objects.using(self.using).create(
+            **self._identity, received_at=self.row.received_at if self.row else now, outcome=outcome,
+            digest=self.arrived.digest, attempt=self.arrived.attempt, position=self.arrived.position,
+        )  # fmt: skip
+
+    def _finish(self, row: Handling | None, now: datetime) -> None:
+        """The message is done: its row goes, and the next of its key may come."""
+        if row is not None:
+            Handling.objects.using(self.using).filter(pk=row.pk).delete()
+            if self.in_order:
+                lanes.promote(self.using, self.consumer, self.arrived.key, now)
+
+    def _keep(self, state: str, **fields: object) -> Outcome:
+        kept.keep(self.arrived, self.consumer, state, **fields).save(using=self.using)
+        return Outcome.KEPT
+
+    def _keep_undecodable(self, reason: str, now: datetime, error_class: str = "Undecodable") -> Outcome:
+        failures.give_up(self, now, error_class, reason)
+        return Outcome.UNDECODABLE
+
+
+def _reset(using: str) -> None:
+    """Nothing that a handler did to a connection reaches the next message."""
+    connection = connections[using]
+    if (
+        connection.in_atomic_block
+    ):  # it left a block open, and Django would take all that follows for a part of it
+        connection.close()
+        connection.connection = None
+        connection.in_atomic_block = False
+        connection.savepoint_ids.clear()
+        connection.atomic_blocks.clear()
+    for each in connections.all(initialized_only=True):
+        each.close_if_unusable_or_obsolete()

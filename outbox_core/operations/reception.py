@@ -1,0 +1,72 @@
+"""What became of a message at the consumers of this installation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Count
+
+from outbox_core import envelope
+from outbox_core.conf import settings
+from outbox_core.inbox.registry import Subscription, subscriptions
+from outbox_core.models import Duplicate, Handling, Message, Receipt
+from outbox_core.transports.topics import matches
+
+NOT_SEEN = "not seen"
+NOT_VISIBLE = "not visible"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """A consumer's view of one message. `state`: processed, stale, rejected, retrying, waiting, dead, not seen, or
+    not visible (its records stand in another database). `detail` is the error, if there is one."""
+
+    consumer: str
+    state: str
+    at: datetime | None = None
+    duplicates: int = 0
+    detail: str = ""
+    attempts: int = 0
+
+
+def consumers(message: Message, using: str = "default") -> list[ConsumerState]:
+    """Every consumer that should get this message, or that has seen it, by name."""
+    id_ = str(message.message_id)
+    receipts = {r.consumer: r for r in Receipt.objects.using(using).filter(message_id=id_)}
+    handlings = {
+        h.consumer: h for h in Handling.objects.using(using).filter(message_id=id_).defer("body", "envelope")
+    }
+    seen = Duplicate.objects.using(using).filter(message_id=id_).exclude(consumer="").order_by()
+    duplicates = dict(seen.values_list("consumer").annotate(n=Count("id")))
+    meant = {s.consumer: s for s in interested(message, subscriptions().values())}
+    return [
+        _state(name, meant.get(name), using, receipts.get(name), handlings.get(name), duplicates.get(name, 0))
+        for name in sorted({*receipts, *handlings, *duplicates, *meant})
+    ]
+
+
+def interested(message: Message, known: Iterable[Subscription]) -> list[Subscription]:
+    """The subscriptions whose queue the message is routed to, going by the code (not by the broker's bindings)."""
+    exchange, routing_key = envelope.route(message.destination, message.type)
+    if exchange != settings.EXCHANGE:
+        return []
+    return [s for s in known if any(matches(pattern, routing_key) for pattern in s.types)]
+
+
+def _state(
+    name: str, subscription: Subscription | None, using: str, receipt: Receipt | None, handling: Handling | None,
+    duplicates: int,
+) -> ConsumerState:  # fmt: skip
+    if receipt is not None:
+        return ConsumerState(
+            name, receipt.outcome, receipt.processed_at, duplicates, attempts=receipt.attempt
+        )
+    if handling is not None:
+        return ConsumerState(
+            name, handling.state, handling.received_at, duplicates, handling.error, handling.attempts
+        )  # fmt: skip
+    if subscription is not None and subscription.using != using:
+        return ConsumerState(name, NOT_VISIBLE)
+    return ConsumerState(name, NOT_SEEN, duplicates=duplicates)

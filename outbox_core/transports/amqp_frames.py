@@ -1,0 +1,214 @@
+"""AMQP frames as bytes: a message on its way out, and the properties of one that comes in.
+
+Outgoing frames are marshalled by pika's classes once and written together. Incoming properties are read here and
+not by pika: its reader cuts floats to integers, and ends the connection at a header that it can't read (a date
+in milliseconds, NaN, an unknown kind), so that one foreign message would stop a consumer for ever.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from pika import frame, spec
+
+from outbox_core.transports.base import Send
+
+OVERHEAD = 8  # bytes of a frame around its payload
+SHORT = 255  # bytes that a short string may have
+PERSISTENT = 2
+
+
+class Unsendable(Exception):
+    """A message that can't be written as AMQP frames. `error` is a class name for the Result."""
+
+    def __init__(self, error: str, detail: str) -> None:
+        self.error, self.detail = error, detail
+        super().__init__(detail)
+
+
+def encode(send: Send, channel: int, frame_max: int) -> bytes:
+    """All frames of one message. `frame_max` is what was agreed with the broker, 0 for no limit.
+    Raises Unsendable naming the field, its size and the limit."""
+    try:
+        method = frame.Method(
+            channel,
+            spec.Basic.Publish(
+                exchange=send.exchange, routing_key=send.routing_key, mandatory=send.mandatory
+            ),
+        ).marshal()
+        header = frame.Header(channel, len(send.body), properties(send)).marshal()
+    except Exception as error:  # pika raises whatever its encoder trips over
+        raise _fault(send, error) from None
+    if frame_max and len(header) > frame_max:
+        raise Unsendable(
+            "HeadersTooLarge",
+            f"headers and properties: {len(header)} bytes, but the broker's frame limit is {frame_max}",
+        )
+    body = send.body
+    room = frame_max - OVERHEAD if frame_max else len(body) or 1
+    if len(body) <= room:
+        return b"".join((method, header, frame.Body(channel, body).marshal() if body else b""))
+    parts = (frame.Body(channel, body[at : at + room]).marshal() for at in range(0, len(body), room))
+    return b"".join((method, header, *parts))
+
+
+def check_exchange(send: Send) -> None:
+    """Raises Unsendable if the exchange can't even be asked for."""
+    try:
+        size = len(send.exchange.encode())
+    except UnicodeEncodeError as error:
+        raise Unsendable("BadProperty", f"exchange: {error.reason}") from None
+    if size > SHORT:
+        raise Unsendable("PropertyTooLong", f"exchange: {size} bytes, but the limit is {SHORT}")
+
+
+def properties(send: Send) -> spec.BasicProperties:
+    """The AMQP properties of a message; an empty text is left out."""
+    return spec.BasicProperties(
+        content_type=send.content_type or None, headers=dict(send.headers), delivery_mode=PERSISTENT,
+        correlation_id=send.correlation_id or None, message_id=send.message_id, timestamp=send.timestamp,
+        type=send.type or None, app_id=send.app_id or None,
+    )  # fmt: skip
+
+
+def _fault(send: Send, error: Exception) -> Unsendable:
+    """Which field it was that could not be encoded."""
+    for name in ("exchange", "routing_key", "message_id", "type", "correlation_id", "app_id", "content_type"):
+        size = len(getattr(send, name).encode(errors="surrogatepass"))
+        if size > SHORT:
+            return Unsendable("PropertyTooLong", f"{name}: {size} bytes, but the limit is {SHORT}")
+    for name, value in send.headers.items():
+        try:
+            spec.BasicProperties(headers={name: value}).encode()
+        except Exception as cause:
+            reason = str(cause) or type(cause).__name__
+            return Unsendable(
+                "BadHeader", f"header {name!r:.255}: {type(value).__name__} has no AMQP form ({reason:.200})"
+            )
+    return Unsendable("BadProperty", f"a property has no AMQP form: {error!r:.500}")
+
+
+TEXTS = (
+    (15, "content_type"), (14, "content_encoding"), (13, "headers"), (12, "delivery_mode"), (11, "priority"),
+    (10, "correlation_id"), (9, "reply_to"), (8, "expiration"), (7, "message_id"), (6, "timestamp"), (5, "type"),
+    (4, "user_id"), (3, "app_id"), (2, "cluster_id"),
+)  # fmt: skip
+NUMBERS = {"delivery_mode": ">B", "priority": ">B", "timestamp": ">Q"}
+
+
+def read_header_frame(buffer: bytes) -> tuple[int, frame.Header | None]:
+    """The content header frame that `buffer` begins with, and its size; (0, None) if it is not all there."""
+    if len(buffer) < spec.FRAME_HEADER_SIZE:
+        return 0, None
+    _, channel, size = struct.unpack_from(">BHI", buffer)
+    end = spec.FRAME_HEADER_SIZE + size + spec.FRAME_END_SIZE
+    if len(buffer) < end:
+        return 0, None
+    payload = buffer[spec.FRAME_HEADER_SIZE : end - 1]
+    (body_size,) = struct.unpack_from(">Q", payload, 4)
+    return end, frame.Header(channel, body_size, read_properties(payload[12:]))
+
+
+def read_properties(encoded: bytes) -> spec.BasicProperties:
+    """Properties as they came. What can't be read ends the reading: the rest counts as missing, nothing is raised."""
+    found: dict[str, Any] = {}
+    try:
+        (flags,) = struct.unpack_from(">H", encoded)
+        at = 2
+        for bit, name in TEXTS:
+            if not flags & 1 << bit:
+                continue
+            if name == "headers":
+                found[name], at = _table(encoded, at)
+            elif name in NUMBERS:
+                (found[name],) = struct.unpack_from(NUMBERS[name], encoded, at)
+                at += struct.calcsize(NUMBERS[name])
+            else:
+                found[name], at = _short(encoded, at)
+    except (struct.error, IndexError):
+        pass
+    return spec.BasicProperties(**found)
+
+
+def _short(encoded: bytes, at: int) -> tuple[str, int]:
+    end = at + 1 + encoded[at]
+    return encoded[at + 1 : end].decode(errors="replace"), end
+
+
+def _long(encoded: bytes, at: int) -> tuple[bytes, int]:
+    (size,) = struct.unpack_from(">I", encoded, at)
+    return encoded[at + 4 : at + 4 + size], at + 4 + size
+
+
+def _table(encoded: bytes, at: int) -> tuple[dict[str, Any], int]:
+    """A table. An entry of unknown kind hides those after it in its table, since no one knows how long it is."""
+    (size,) = struct.unpack_from(">I", encoded, at)
+    at, end = at + 4, at + 4 + size
+    found: dict[str, Any] = {}
+    while at < end:
+        name, at = _short(encoded, at)
+        try:
+            found[name], at = _value(encoded, at)
+        except (KeyError, struct.error, IndexError):
+            break
+    return found, end
+
+
+def _array(encoded: bytes, at: int) -> tuple[list[Any], int]:
+    (size,) = struct.unpack_from(">I", encoded, at)
+    at, end = at + 4, at + 4 + size
+    found: list[Any] = []
+    while at < end:
+        try:
+            value, at = _value(encoded, at)
+        except (KeyError, struct.error, IndexError):
+            break
+        found.append(value)
+    return found, end
+
+
+def _text(encoded: bytes, at: int) -> tuple[str | bytes, int]:
+    value, at = _long(encoded, at)
+    try:
+        return value.decode(), at
+    except UnicodeDecodeError:
+        return value, at
+
+
+def _decimal(encoded: bytes, at: int) -> tuple[Decimal, int]:
+    scale, raw = struct.unpack_from(">Bi", encoded, at)
+    return Decimal(raw).scaleb(-scale), at + 5
+
+
+def _date(encoded: bytes, at: int) -> tuple[datetime | int, int]:
+    """A date, or the number itself where it is out of range for one (some producers write milliseconds)."""
+    (value,) = struct.unpack_from(">Q", encoded, at)
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=value), at + 8
+    except OverflowError:
+        return value, at + 8
+
+
+def _number(layout: str) -> Callable[[bytes, int], tuple[Any, int]]:
+    reader = struct.Struct(layout)
+    return lambda encoded, at: (reader.unpack_from(encoded, at)[0], at + reader.size)
+
+
+KINDS: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {
+    ord("t"): lambda encoded, at: (bool(encoded[at]), at + 1),
+    ord("V"): lambda encoded, at: (None, at),
+    ord("S"): _text, ord("x"): _long, ord("F"): _table, ord("A"): _array, ord("D"): _decimal, ord("T"): _date,
+    **{ord(kind): _number(layout) for kind, layout in (
+        ("b", ">b"), ("B", ">B"), ("s", ">h"), ("U", ">h"), ("u", ">H"), ("I", ">i"), ("i", ">I"),
+        ("l", ">q"), ("L", ">q"), ("f", ">f"), ("d", ">d"),
+    )},
+}  # fmt: skip
+"""How each kind of AMQP value is read, as RabbitMQ writes them."""
+
+
+def _value(encoded: bytes, at: int) -> tuple[Any, int]:
+    return KINDS[encoded[at]](encoded, at + 1)

@@ -1,0 +1,89 @@
+"""Messages in every state, and owners of partitions, as rows: what the tests of operations start from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+from django.db import transaction
+
+from outbox_core.clock import ClockTimestamp, database_now
+from outbox_core.models import Dispatch, Lease, Message, Parked, Partition, Pending
+from outbox_core.operations.verbs import Actor
+from outbox_core.outbox import leases, queue
+from outbox_core.outbox.producer import publish
+
+ANA = Actor("7", "ana", "dashboard", "10.0.0.7")
+
+
+def pending(type: str = "order.paid", key: str = "", payload: Any = None, **arguments: Any) -> Message:
+    """A message that was just published, in a transaction of its own."""
+    with transaction.atomic():
+        message = publish(type, {"n": 1} if payload is None else payload, key=key, **arguments)
+    return Message.objects.get(pk=message.pk)
+
+
+def retrying(key: str = "", failures: int = 2, wait: float = 300, type: str = "order.paid") -> Message:
+    """A message in back-off for `wait` more seconds."""
+    message = pending(type, key)
+    due = database_now() + timedelta(seconds=wait)
+    Pending.objects.filter(pk=message.pk).update(
+        available_at=due, failures=failures, attempts=failures, error_class="Unroutable",
+        last_error=f'no queue is bound to "{type}" on exchange "events"',
+    )  # fmt: skip
+    return message
+
+
+def aside(key: str, type: str = "order.paid") -> Message:
+    """A message that was set aside behind an earlier one of its key."""
+    message = pending(type, key)
+    Pending.objects.filter(pk=message.pk).update(available_at=None)
+    return message
+
+
+def dispatched(
+    key: str = "", attempts: int = 1, type: str = "order.paid", worker: str = "dispatcher-a"
+) -> Message:
+    """A message whose send was confirmed, once."""
+    message = pending(type, key)
+    row = Pending.objects.get(pk=message.pk)
+    confirm(message, row.position, attempts, worker)
+    return message
+
+
+def confirm(message: Message, position: int, attempt: int, worker: str = "dispatcher-a") -> Dispatch:
+    """What a settle does for one confirm."""
+    sent = Dispatch.objects.create(
+        message=message, worker=worker, attempt=attempt, position=position, cause="first"
+    )  # fmt: skip
+    Pending.objects.filter(pk=message.pk).delete()
+    return sent
+
+
+def dead(key: str = "", holds: bool | None = None, attempts: int = 10, type: str = "order.paid") -> Message:
+    """A message that was given up; a keyed one holds its key unless told otherwise."""
+    message = pending(type, key)
+    row = Pending.objects.get(pk=message.pk)
+    Parked.objects.create(
+        message=message, state="dead", partition=row.partition, key=key, position=row.position, type=type,
+        destination=row.destination, holds=bool(key) if holds is None else holds, attempts=attempts,
+        failures=attempts, error_class="Unroutable", fingerprint="f" * 16,
+        error=f'no queue is bound to "{type}" on exchange "events"',
+    )  # fmt: skip
+    row.delete()
+    return message
+
+
+def own(name: str = "dispatcher-a", in_flight: Iterable[Message] = (), seconds: float = 3600) -> Lease:
+    """A dispatcher that owns every partition, and what it is sending."""
+    lease = Lease.objects.create(
+        name=name, until=database_now() + timedelta(seconds=seconds), turned_at=ClockTimestamp(),
+        in_flight=leases.encode(m.pk for m in in_flight),
+    )  # fmt: skip
+    Partition.objects.update(lease=lease.token)
+    return Lease.objects.get(pk=lease.pk)
+
+
+def partition(message: Message) -> int:
+    return queue.partition_of(message.key, message.message_id)
