@@ -2,7 +2,9 @@
 
 from django.contrib import admin
 from django.contrib.auth import views as auth
+from django.templatetags.static import static
 from django.urls import include, path, re_path
+from django.views.generic import RedirectView
 
 from dashboard.views.errors import not_found
 
@@ -14,6 +16,7 @@ urlpatterns = [
     path("accounts/login/", auth.LoginView.as_view(), name="login"),
     path("accounts/logout/", auth.LogoutView.as_view(), name="logout"),
     path("admin/", admin.site.urls),
+    path("favicon.ico", RedirectView.as_view(url=static("outboard/icon.svg"))),
     path("demo/", include("dashboard.demo.urls")),
     path("", include("dashboard.urls")),
     # Only what ends with a slash, so that a forgotten one is still added. With DEBUG too, a wrong address shows our page.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +11,7 @@ from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 
 from outbox_core.admin.acts import Acting
@@ -143,18 +144,16 @@ class MessageAdmin(Acting, ReadOnly):
     @admin.display(description="waits for")
     def waits_for(self, message: Message) -> str:
         wait = inspect.standing(message, str(message._state.db)).waits
-        parts = [
-            wait.kind.replace("_", " ") or "nothing",
-            wait.by,
-            f"until {wait.until}" if wait.until else "",
-        ]
-        earlier = f"{wait.earlier} earlier of its key" if wait.earlier else ""
-        return ", ".join(p for p in (*parts, f"since {wait.since}" if wait.since else "", earlier) if p)
+        parts = [wait.kind.replace("_", " ") or "nothing", wait.by]
+        parts += [f"until {_clock(wait.until)}"] if wait.until else []
+        parts += [f"since {_clock(wait.since)}"] if wait.since else []
+        parts += [f"{wait.earlier} earlier of its key"] if wait.earlier else []
+        return ", ".join(part for part in parts if part)
 
     @admin.display(description="timeline, newest first")
     def what_happened(self, message: Message) -> str:
         entries = inspect.timeline(message, str(message._state.db))
-        rows = ((f"{e.at:%Y-%m-%d %H:%M:%S.%f}", e.text, e.worker) for e in entries)
+        rows = ((_clock(e.at), e.text, e.worker) for e in entries)
         return format_html("<ol>{}</ol>", format_html_join("", "<li>{} {} <small>{}</small></li>", rows))
 
     @admin.display(description="rows")
@@ -177,6 +176,11 @@ class MessageAdmin(Acting, ReadOnly):
     @admin.display(description="headers")
     def pretty_headers(self, message: Message) -> str:
         return pretty(message.headers)
+
+
+def _clock(moment: datetime) -> str:
+    """A time in the site's zone, to the millisecond."""
+    return timezone.localtime(moment).isoformat(" ", "milliseconds")
 
 
 def _search(term: str, using: str) -> list[int]:

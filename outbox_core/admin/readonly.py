@@ -36,6 +36,7 @@ class ReadOnly(admin.ModelAdmin):  # type: ignore[type-arg]
     show_full_result_count = False
     list_per_page = PER_PAGE
     list_max_show_all = 0
+    show_facets = admin.ShowFacets.NEVER  # they count every choice of every filter
     ordering = ("-pk",)
     sortable_by = ()
 

@@ -20,9 +20,16 @@ from outbox_core.inbox.message import Arrived, InboxMessage, Undecodable, arrive
 from outbox_core.inbox.outcomes import BrokenTransaction, Outcome
 from outbox_core.inbox.registry import Handler, Subscription
 from outbox_core.models import Handling, Receipt
+from outbox_core.outbox.sql import Dialect
 from outbox_core.transports.base import Delivery
 
 RNG = random.Random()
+
+# Unique indexes outbox_receipt_once and outbox_handling_once.
+_SEEN = (
+    f"SELECT EXISTS (SELECT 1 FROM {Receipt._meta.db_table} WHERE consumer = %s AND message_id = %s), "
+    f"EXISTS (SELECT 1 FROM {Handling._meta.db_table} WHERE consumer = %s AND message_id = %s)"
+)
 
 
 def receive(
@@ -102,23 +109,14 @@ class Run:
 
     def _known(self, now: datetime) -> Outcome | None:
         """What to do if the message was seen before, or None if it is to be handled."""
+        if not self._seen():
+            return None if self.row is None else Outcome.GONE
         receipt = Receipt.objects.using(self.using).filter(**self._identity).first()
         row = Handling.objects.using(self.using).filter(**self._identity).first()
         if self.row is not None:
-            if receipt is not None and row is not None:
-                self._finish(row, now)
-            same = row is not None and (row.pk, row.attempts, row.state) == (
-                self.row.pk,
-                self.row.attempts,
-                "retrying",
-            )
-            return None if same and receipt is None else Outcome.GONE
-        if (
-            receipt is None
-            and row is not None
-            and row.state in ("dead", "undecodable")
-            and self.arrived.envelope.operation
-        ):
+            return self._still_due(self.row, receipt, row, now)
+        given_up = row is not None and row.state in ("dead", "undecodable")
+        if row is not None and given_up and self.arrived.envelope.operation:
             return self._revive(row, now)
         if first := receipt or row:
             duplicates.record(
@@ -126,6 +124,23 @@ class Run:
             )
             return Outcome.DUPLICATE
         return None
+
+    def _still_due(
+        self, begun: Handling, receipt: Receipt | None, row: Handling | None, now: datetime
+    ) -> Outcome | None:
+        """None if the row is as it was when this run began, so that it is this run's to handle."""
+        if row is None or (row.pk, row.attempts, row.state) != (begun.pk, begun.attempts, "retrying"):
+            return Outcome.GONE
+        if receipt is not None:
+            self.finish(row, now)
+            return Outcome.GONE
+        return None
+
+    def _seen(self) -> bool:
+        """Whether there is any record of it: one round trip, and for most messages the only one."""
+        identity = [self.consumer, self.arrived.id]
+        ((receipt, row),) = Dialect(self.using).execute(_SEEN, identity * 2)
+        return bool(receipt or row)
 
     @property
     def _identity(self) -> dict[str, str]:
@@ -159,7 +174,7 @@ class Run:
             self.using, self.consumer, self.arrived, now
         ):
             self._receipt("stale", now)
-            self._finish(self.row, now)
+            self.finish(self.row, now)
             return Outcome.STALE
         self._call(handler, message)
         self._settle(now)
@@ -194,7 +209,7 @@ class Run:
         except DatabaseError as error:
             raise BrokenTransaction(f"the transaction that the handler left cannot go on: {error}") from error
         crash.point("receipt")
-        self._finish(self.row, now)
+        self.finish(self.row, now)
         end = now + timedelta(
             seconds=time.monotonic() - self._began
         )  # the database's clock, without asking again
@@ -211,7 +226,7 @@ class Run:
             digest=self.arrived.digest, attempt=self.arrived.attempt, position=self.arrived.position,
         )  # fmt: skip
 
-    def _finish(self, row: Handling | None, now: datetime) -> None:
+    def finish(self, row: Handling | None, now: datetime) -> None:
         """The message is done: its row goes, and the next of its key may come."""
         if row is not None:
             Handling.objects.using(self.using).filter(pk=row.pk).delete()

@@ -63,7 +63,7 @@ def begin(
         if row is None:
             return None
         if Receipt.objects.using(using).filter(consumer=row.consumer, message_id=row.message_id).exists():
-            row.delete(using=using)
+            this.finish(row, now)
             return None
         _count_run(this, row, now)
     return row

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError, connections
+from django.db import Error, connections
 
 from outbox_core.errors import InvalidMessage, OutboxError, StateChanged
 from outbox_core.models import Message
@@ -47,7 +47,7 @@ class VerbCommand(BaseCommand):
     """A command for one verb. Exit codes: 0 done, 1 error, 2 usage, 3 nothing matched, 4 some refused."""
 
     verb: str
-    requires_migrations_checks = False
+    requires_system_checks = ["outbox"]
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--reason", help="why, for the audit trail (1 to 500 characters); required")
@@ -182,7 +182,7 @@ class VerbCommand(BaseCommand):
             }  # fmt: skip
         except Message.DoesNotExist:
             return item | {"outcome": "missing", "state": "", "detail": "It was pruned meanwhile."}
-        except (OutboxError, DatabaseError) as error:
+        except (OutboxError, Error) as error:
             return item | {"outcome": "error", "state": chosen.state, "detail": str(error).strip()}
         operation = acted.operation.pk if acted.operation else None
         return item | {"outcome": acted.outcome, "state": acted.state, "operation": operation}

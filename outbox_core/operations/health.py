@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db import DatabaseError, connections
+from django.db import Error
 from django.db.models import Exists, OuterRef
 
 from outbox_core.clock import database_now
@@ -175,6 +175,6 @@ def ready(using: str = "default") -> bool:
     """Whether this process can serve: the database answers and its tables are there."""
     try:
         Worker.objects.using(using).values("pk").first()
-    except DatabaseError:
+    except Error:
         return False
-    return connections[using].is_usable()
+    return True

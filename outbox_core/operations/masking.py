@@ -54,5 +54,5 @@ def _below(rule: Sequence[str], name: str) -> list[Sequence[str]]:
     if not rule:
         return []
     if rule[0] == "**":
-        return [rule, *_below(rule[1:], name)]
+        return [rule, *_below(rule[1:], name)] if rule[1:] else [[]]
     return [rule[1:]] if rule[0] in ("*", name) else []

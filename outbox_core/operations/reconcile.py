@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from django.db.models import Exists, Min, OuterRef
+from django.db.models import Exists, Min, OuterRef, QuerySet
 
 from outbox_core.models import PARTITIONS, Dispatch, Lease, Message, Parked, Partition, Pending
 from outbox_core.outbox import leases, queue
@@ -51,11 +51,15 @@ def stuck_keys(using: str) -> Iterator[tuple[int, str]]:
     aside = Pending.objects.using(using).filter(available_at__isnull=True).order_by()
     firsts = aside.values_list("partition", "key").annotate(first=Min("position"))
     for partition, key, first in firsts.iterator(chunk_size=2000):
-        lane = Pending.objects.using(using).filter(
-            partition=partition, key=key, scheduled=False, position__lt=first
-        )
+        lane = _lane(using, partition, key).filter(position__lt=first)
         if not lane.exists() and not _held(using, partition, key):
             yield partition, key
+
+
+def _lane(using: str, partition: int, key: str) -> QuerySet[Pending]:
+    """The rows of a key that have a place. The conditions are those of the index, or SQLite does not use it."""
+    rows = Pending.objects.using(using).filter(partition=partition, key=key, scheduled=False)
+    return rows.exclude(key="")
 
 
 def _held(using: str, partition: int, key: str) -> bool:
@@ -68,8 +72,7 @@ def _promote(using: str, partition: int, key: str) -> bool:
             with exclusive(using):
                 leases.lock_owner(using, partition)
                 # Looked at again under the owner's lock: a turn may have been in the middle of it.
-                stuck = Pending.objects.using(using).filter(partition=partition, key=key, scheduled=False)
-                first = stuck.order_by("position").first()
+                first = _lane(using, partition, key).order_by("position").first()
                 if first is None or first.available_at is not None or _held(using, partition, key):
                     return False
                 queue.promote(using, [(partition, key)])

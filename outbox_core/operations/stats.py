@@ -16,7 +16,7 @@ from outbox_core.models import Dispatch, Duplicate, Message, Operation, Parked, 
 from outbox_core.outbox.sql import Dialect
 
 CAP = 10_000
-ASIDE_SCAN = 5_000
+ASIDE_SCAN = 5_000  # rows set aside that a page looks at, at most
 SCAN = 100_000  # rows of the queue that a page looks at, at most
 
 
@@ -118,6 +118,8 @@ def workers(using: str = "default", now: datetime | None = None) -> list[dict[st
 
 def counts(using: str = "default", cap: int = CAP) -> dict[str, int]:
     """How many there are per state, and in `all`, counted up to `cap`: cap + 1 stands for more.
+
+    `dispatched` and `duplicates` count rows of Dispatch and of the ledger: a message that was sent twice counts twice.
 
     A backlog of millions costs a page no more than a look at `SCAN` rows of the queue.
     """

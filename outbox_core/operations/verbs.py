@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NoReturn
 from uuid import UUID
 
@@ -108,14 +109,13 @@ class _Act:
     def _refuse_if_stale(self, version: str | None) -> None:
         if version is not None and version != self.facts.version:
             by, at = last_change(self.message, self.facts, self.using, since=version)
-            self._refuse(f"it is {self.facts.state} now, changed by", by, at)
+            self._refuse(f"it is {self.facts.state} now, changed by", by, at, "at")
 
     def _refuse_if_no_such_pair(self) -> None:
         if State(self.facts.state) not in VERBS[self.verb]:
             by, at = last_change(self.message, self.facts, self.using)
-            self._refuse(
-                f"it is {self.facts.state}, and that is not for {self.verb}. Last changed by", by, at
-            )
+            why = f"{self.verb} is not for what is {self.facts.state}; last changed by"
+            self._refuse(why, by, at, "at")
 
     def _refuse_if_direct_or_scheduled(self) -> None:
         pending = self.facts.pending
@@ -128,10 +128,10 @@ class _Act:
             )
         if pending.scheduled and self.verb in ("retry", "redispatch"):
             due = f"{pending.available_at:%Y-%m-%d %H:%M:%S} UTC"
-            self._refuse(f"it is scheduled for {due} by", self.message.source, self.message.created_at)
+            self._refuse(f"it is scheduled for {due} by", self.message.source, self.message.created_at, "at")
 
-    def _refuse(self, why: str, by: str, at: Any) -> NoReturn:
-        since = f" since {at:%Y-%m-%d %H:%M:%S} UTC" if at else ""
+    def _refuse(self, why: str, by: str, at: datetime | None, when: str = "since") -> NoReturn:
+        since = f" {when} {at:%Y-%m-%d %H:%M:%S} UTC" if at else ""
         raise StateChanged(
             f"Message {self.message.message_id} was left alone: {why} {by or 'someone'}{since}.",
             actual_state=self.facts.state, by=by, at=at,

@@ -19,11 +19,9 @@ from outbox_core.transports.base import Delivery, Queue
 
 log = logging.getLogger("outbox.transport")
 
-AGAIN_BASE, AGAIN_CAP = (
-    0.5,
-    15.0,
-)  # seconds: ceilings of the first and of every wait before a channel is opened again
-REFUSED = 403
+AGAIN_BASE, AGAIN_CAP = 0.5, 15.0  # seconds: ceilings of the first and of every wait before trying again
+RENEW = 30.0  # seconds between two looks for the main exchange: someone may have deleted it
+REFUSED, MISSING, MISMATCH = 403, 404, 406
 
 Later = Callable[[float, Callable[[], None]], Any]
 
@@ -82,7 +80,10 @@ class Feed:
         self._deliver, self._report, self._later = deliver, report, later
         self._tenure: Tenure | None = None
         self._declares = True
-        self._consuming = False
+        self._consuming = self._renews = False
+        self._exchange_problem = (
+            ""  # what is wrong with the main exchange; the queue is consumed all the same
+        )
         self._failures = 0
         self._rng = random.Random()
 
@@ -108,31 +109,35 @@ class Feed:
     def _set_up(self, channel: Any) -> None:
         try:
             self._ask(channel)
-        except (
-            Exception
-        ) as error:  # a name that AMQP can't carry; raised further it would end the whole connection
+        except Exception as error:  # raised further it would end the connection of all queues
             self._report(self._queue.name, f"can't be asked for: {error}")
 
     def _ask(self, channel: Any) -> None:
         queue = self._queue
         if self._declares:
-            if self._exchange:
+            if self._exchange and not self._exchange_problem:
                 channel.exchange_declare(
                     self._exchange, exchange_type="topic", durable=True, callback=_answered
                 )
             channel.queue_declare(
                 queue.name, durable=True, arguments=queue_arguments(queue), callback=_answered
             )
-            for pattern in queue.patterns if self._exchange else ():
-                channel.queue_bind(queue.name, self._exchange, pattern, callback=_answered)
+            self._bind(channel)
         else:
             channel.queue_declare(queue.name, passive=True, callback=_answered)
         channel.basic_qos(prefetch_count=queue.prefetch, callback=_answered)
         channel.basic_consume(queue.name, self._came, callback=self._consumes)
 
+    def _bind(self, channel: Any) -> None:
+        for pattern in self._queue.patterns if self._exchange else ():
+            channel.queue_bind(self._queue.name, self._exchange, pattern, callback=_answered)
+
     def _consumes(self, _frame: Any) -> None:
         self._consuming, self._failures = True, 0
-        self._report(self._queue.name, "")
+        self._report(self._queue.name, self._exchange_problem)
+        if self._exchange and not self._renews:
+            self._renews = True
+            self._later(RENEW, self._renew)
 
     def _came(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
         if self._tenure is not None and channel is self._tenure.channel:
@@ -141,15 +146,11 @@ class Feed:
 
     def _cancelled(self, frame: Any) -> None:
         """The broker ended the consumption: the queue was deleted, or its node is gone."""
-        log.warning(
-            "RabbitMQ cancelled the consumption of %s",
-            self._queue.name,
-            extra={"action": "consumer_cancelled"},
-        )
-        frame_channel = self._tenure.channel if self._tenure else None
+        name = self._queue.name
+        log.warning("RabbitMQ cancelled the consumption of %s", name, extra={"action": "consumer_cancelled"})
         self.end()
-        if frame_channel is not None and frame_channel.is_open:
-            frame_channel.close()
+        if self._tenure is not None and self._tenure.channel.is_open:
+            self._tenure.channel.close()
         self._try_again()
 
     def _closed(self, channel: Any, reason: Any) -> None:
@@ -160,19 +161,64 @@ class Feed:
             return  # closed by us, or with its connection
         problem = f"{reason.reply_code} {reason.reply_text}"
         if self._consuming:
+            name = self._queue.name
             log.warning(
-                "RabbitMQ closed the channel of %s: %s",
-                self._queue.name,
-                problem,
-                extra={"action": "channel_closed"},
+                "RabbitMQ closed the channel of %s: %s", name, problem, extra={"action": "channel_closed"}
             )
             self._try_again()
         elif reason.reply_code == REFUSED and self._declares:
             self._declares = False  # may not declare; perhaps the queue is there already
             self.begin()
+        elif (
+            reason.reply_code == MISMATCH
+            and "for exchange" in reason.reply_text
+            and not self._exchange_problem
+        ):
+            self._exchange_problem = problem
+            self.begin()
         else:
-            self._declares = True
+            self._declares, self._exchange_problem = True, ""
             self._try_again(problem)
+
+    # Whether the main exchange is still there, asked on a channel of its own, so that no delivery suffers.
+
+    def _renew(self, missing: bool = False) -> None:
+        """Look for the exchange. If it is gone, or was a wrong one, its bindings are gone too: declare both anew.
+
+        Not otherwise: during a deployment old code must not bind again what the new code has just unbound.
+        """
+        if not self._wire.is_open or not self._declares:
+            return
+        anew = missing or bool(self._exchange_problem)
+        try:
+            channel: Any = self._wire.channel(on_open_callback=self._bind_again if anew else self._look)
+        except exceptions.NoFreeChannels:
+            self._later(RENEW, self._renew)
+        else:
+            channel.add_on_close_callback(lambda _, reason: self._renewed(reason, anew))
+
+    def _look(self, channel: Any) -> None:
+        channel.exchange_declare(self._exchange, passive=True, callback=_answered)
+        channel.close()  # pika sends this once all of the above is answered
+
+    def _bind_again(self, channel: Any) -> None:
+        channel.exchange_declare(self._exchange, exchange_type="topic", durable=True, callback=_answered)
+        self._bind(channel)
+        channel.close()
+
+    def _renewed(self, reason: Any, anew: bool) -> None:
+        code = reason.reply_code if isinstance(reason, exceptions.ChannelClosedByBroker) else 0
+        if code == MISSING and not anew:
+            log.warning(
+                "Exchange %s is gone: declared anew", self._exchange, extra={"action": "exchange_missing"}
+            )
+            self._renew(missing=True)
+            return
+        if anew:
+            self._exchange_problem = f"{code} {reason.reply_text}" if code == MISMATCH else ""
+            if self._consuming:
+                self._report(self._queue.name, self._exchange_problem)
+        self._later(RENEW, self._renew)
 
     def _try_again(self, problem: str = "") -> None:
         if problem:

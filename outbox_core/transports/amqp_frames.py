@@ -58,12 +58,7 @@ def encode(send: Send, channel: int, frame_max: int) -> bytes:
 
 def check_exchange(send: Send) -> None:
     """Raises Unsendable if the exchange can't even be asked for."""
-    try:
-        size = len(send.exchange.encode())
-    except UnicodeEncodeError as error:
-        raise Unsendable("BadProperty", f"exchange: {error.reason}") from None
-    if size > SHORT:
-        raise Unsendable("PropertyTooLong", f"exchange: {size} bytes, but the limit is {SHORT}")
+    _check_text("exchange", send.exchange)
 
 
 def properties(send: Send) -> spec.BasicProperties:
@@ -77,19 +72,42 @@ def properties(send: Send) -> spec.BasicProperties:
 
 def _fault(send: Send, error: Exception) -> Unsendable:
     """Which field it was that could not be encoded."""
-    for name in ("exchange", "routing_key", "message_id", "type", "correlation_id", "app_id", "content_type"):
-        size = len(getattr(send, name).encode(errors="surrogatepass"))
-        if size > SHORT:
-            return Unsendable("PropertyTooLong", f"{name}: {size} bytes, but the limit is {SHORT}")
-    for name, value in send.headers.items():
-        try:
-            spec.BasicProperties(headers={name: value}).encode()
-        except Exception as cause:
-            reason = str(cause) or type(cause).__name__
-            return Unsendable(
-                "BadHeader", f"header {name!r:.255}: {type(value).__name__} has no AMQP form ({reason:.200})"
-            )
+    try:
+        for name in (
+            "exchange",
+            "routing_key",
+            "message_id",
+            "type",
+            "correlation_id",
+            "app_id",
+            "content_type",
+        ):
+            _check_text(name, getattr(send, name))
+        for header, value in send.headers.items():
+            _check_header(header, value)
+    except Unsendable as fault:
+        return fault
     return Unsendable("BadProperty", f"a property has no AMQP form: {error!r:.500}")
+
+
+def _check_text(name: str, value: str) -> None:
+    try:
+        size = len(value.encode())
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise Unsendable(
+            "BadProperty", f"{name}: {type(value).__name__} has no AMQP form ({error!s:.200})"
+        ) from None
+    if size > SHORT:
+        raise Unsendable("PropertyTooLong", f"{name}: {size} bytes, but the limit is {SHORT}")
+
+
+def _check_header(name: str, value: object) -> None:
+    try:
+        spec.BasicProperties(headers={name: value}).encode()
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        detail = f"header {name!r:.255}: {type(value).__name__} has no AMQP form ({reason:.200})"
+        raise Unsendable("BadHeader", detail) from None
 
 
 TEXTS = (

@@ -48,7 +48,7 @@ def test_ticked_rows_open_details_and_typed_filters_survive_updates(live_server_
     page.fill("[name=key]", "half a wo")
     for n in range(5):
         situations.dispatched(key=f"other-{n}")
-    page.wait_for_function("document.querySelector('#newer a')?.dataset.count === '5'")
+    page.wait_for_selector("#newer a[data-count='5']")
     assert page.is_checked(f"tr[data-message-id='{kept.message_id}'] input[type=checkbox]")
     assert page.input_value("[name=key]") == "half a wo"
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
@@ -61,7 +61,7 @@ def test_paused_means_paused_and_resuming_catches_up(live_server_daphne, browser
     page.click("#pause")
     page.wait_for_selector("body[data-live=paused]")
     message = situations.dispatched()
-    page.wait_for_function("document.querySelector('#tick').dataset.tick > 0")  # the tick came, and was not followed
+    wait_until(lambda: int(page.get_attribute("#tick", "data-tick") or 0) > 0)  # the tick came, and was not followed
     assert page.locator("#messages tr[data-message-id]").count() == 0
     page.click("#pause")
     page.wait_for_selector(f"tr[data-message-id='{message.message_id}']")
@@ -70,7 +70,7 @@ def test_paused_means_paused_and_resuming_catches_up(live_server_daphne, browser
 def test_one_socket_for_each_tab_and_none_after_leaving(live_server_daphne, browser):
     sockets = []
     page = browser.new_page()
-    page.on("websocket", sockets.append)
+    page.on("websocket", lambda socket: sockets.append(socket))
     message = situations.dispatched()
     live(sign_in(page, live_server_daphne, "operator", "/"))
     for _ in range(3):

@@ -74,9 +74,9 @@ def test_the_shop_sells(page, live_server_daphne):
     page.goto(f"{live_server_daphne}/demo/")
     page.fill(f"[data-product='{product.pk}'] [name=price]", "19.75")
     page.click(f"[data-product='{product.pk}'] button:has-text('Change')")
-    assert "19.75" in page.locator(".notice").inner_text()
+    assert "19.75" in page.locator(".notice.success").inner_text()
     assert Message.objects.get().type == "catalog.price_changed"
     page.fill(f"[data-product='{product.pk}'] [name=price]", "free")
     page.click(f"[data-product='{product.pk}'] button:has-text('Change')")
-    assert "price must be a number" in page.locator(".notice").inner_text()
+    assert "price must be a number" in page.locator(".notice.error").inner_text()
     assert Message.objects.count() == 1

@@ -8,14 +8,17 @@ import socket
 import pika
 import psycopg
 import pytest
+from django.apps import apps
+from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group, Permission
+from django.contrib.contenttypes.models import ContentType
 from django.core.management import call_command
 from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
 from outbox_core.conf import settings as outbox
 from outbox_core.models import Operation, Partition
-from outbox_core.provision import unguarded
+from outbox_core.provision import GROUPS, unguarded
 from tests.servers import database_answers
 
 
@@ -37,10 +40,21 @@ def test_a_transactional_test_starts_with_what_a_migration_leaves(time):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_flush_lifts_the_guards_of_the_audit_trail_and_puts_them_back():
+@pytest.mark.parametrize("reset_sequences", [True, False])
+def test_a_flush_lifts_the_guards_of_the_audit_trail_and_puts_them_back(reset_sequences):
     operation = record_an_operation()
-    call_command("flush", interactive=False, verbosity=0)
-    assert Operation.objects.count() == 0
+    Partition.objects.filter(number__lt=7).delete()
+    Partition.objects.update(lease=7)
+    user = get_user_model().objects.create_user("ana")
+    user.groups.set(Group.objects.all())
+    call_command("flush", interactive=False, verbosity=0, reset_sequences=reset_sequences)
+    for model in apps.get_models():
+        if model not in (Partition, Group, Permission, ContentType):
+            assert not model._default_manager.exists(), model
+    assert Partition.objects.filter(lease=None).count() == 64
+    assert {g.name: g.permissions.count() for g in Group.objects.all()} == {
+        n: len(p) for n, p in GROUPS.items()
+    }
     assert unguarded("default") == []
     operation = record_an_operation()
     with pytest.raises(DatabaseError), transaction.atomic():

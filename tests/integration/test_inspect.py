@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from outbox_core.clock import database_now
 from outbox_core.inbox.registry import forget, subscribe
 from outbox_core.models import Duplicate, FailedAttempt, Handling, Partition, Pending, Receipt
-from outbox_core.operations import audit
+from outbox_core.operations import audit, inspect
 from outbox_core.operations.facts import versions
 from outbox_core.operations.inspect import (
     EARLIER_CAP,
@@ -23,6 +23,7 @@ from outbox_core.operations.inspect import (
     timeline,
 )  # fmt: skip
 from outbox_core.operations.verbs import act
+from outbox_core.outbox.sql import Dialect
 from tests.integration.situations import (
     ANA,
     aside,
@@ -129,6 +130,20 @@ def test_a_long_line_is_counted_up_to_a_cap() -> None:
     last = pending(key="k")
     Pending.objects.filter(pk=last.pk).update(position=2 * 10**9)
     assert standing(last).waits.earlier == EARLIER_CAP + 1
+
+
+def test_the_line_of_a_key_is_read_from_its_indexes() -> None:
+    message = aside("k")
+    db = Dialect("default")
+    condition, among = db.among("p.message", [message.pk])
+    with transaction.atomic():
+        if db.postgresql:  # with a handful of rows it would rather read the table
+            db.execute("SET LOCAL enable_seqscan = off")
+        plan = db.execute(
+            f"EXPLAIN {'' if db.postgresql else 'QUERY PLAN'} {inspect._LANES}{condition}", [among]
+        )
+    told = "\n".join(str(row) for row in plan)
+    assert "outbox_lane" in told and "outbox_holds" in told, told
 
 
 def test_held_names_the_dead_message() -> None:

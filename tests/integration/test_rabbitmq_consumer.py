@@ -79,6 +79,67 @@ def test_a_queue_that_differs_is_one_problem_and_the_others_go_on_until_it_is_re
     assert [d.queue for d in gather(consumer, 1)] == [odd]
 
 
+def test_a_main_exchange_of_another_type_is_a_problem_but_the_queues_are_consumed(
+    amqp: str,
+    exchange: str,
+    channel: BlockingChannel,
+    wait_until: Callable[..., object],
+    consume: Callable[[str, Sequence[Queue]], AmqpConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("outbox_core.transports.amqp_feed.RENEW", 0.5)
+    channel.exchange_declare(exchange, "fanout", durable=True)
+    name = f"{exchange}-shop"
+    consumer = consume(amqp, [Queue(name, ("shop.*",))])
+    wait_until(lambda: _exists(amqp, name))
+    until_consumed(channel, name, wait_until)
+    put(amqp, name)
+    assert [d.queue for d in gather(consumer, 1)] == [name]
+    assert all(word in consumer.problems[name] for word in (exchange, "topic", "fanout"))
+    channel.exchange_delete(exchange)
+    channel.exchange_declare(exchange, "topic", durable=True)
+    wait_until(lambda: not consumer.problems)
+    channel.confirm_delivery()
+    channel.basic_publish(exchange, "shop.sold", b"bound again", mandatory=True)
+    assert [d.body for d in gather(consumer, 1)] == [b"bound again"]
+
+
+def test_a_main_exchange_that_was_deleted_is_declared_and_bound_again(
+    amqp: str,
+    exchange: str,
+    channel: BlockingChannel,
+    wait_until: Callable[..., object],
+    consume: Callable[[str, Sequence[Queue]], AmqpConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("outbox_core.transports.amqp_feed.RENEW", 0.3)
+    name = f"{exchange}-shop"
+    consumer = consume(amqp, [Queue(name, ("shop.*", "yard.*"))])
+    wait_until(lambda: _exists(amqp, name))
+    until_consumed(channel, name, wait_until)
+    channel.queue_unbind(name, exchange, "yard.*")
+    time.sleep(1)  # several looks: what someone has unbound stays so
+    assert not _arrives(amqp, exchange, "yard.sold")
+    channel.exchange_delete(exchange)
+    wait_until(lambda: _arrives(amqp, exchange, "yard.sold"))
+    assert [d.routing_key for d in gather(consumer, 1)] == ["yard.sold"]
+    assert dict(consumer.problems) == {}
+
+
+def _arrives(url: str, exchange: str, type: str) -> bool:
+    """Publish, and say whether a queue took it."""
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    try:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish(exchange, type, b"{}", mandatory=True)
+    except (pika.exceptions.UnroutableError, pika.exceptions.ChannelClosedByBroker):
+        return False
+    finally:
+        connection.close()
+    return True
+
+
 def test_a_deleted_queue_is_declared_and_consumed_again(
     amqp: str, exchange: str, channel: BlockingChannel, wait_until: Callable[..., object],
     consume: Callable[[str, Sequence[Queue]], AmqpConsumer],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -203,6 +204,36 @@ def test_without_a_broker_everything_comes_back_at_once(
     assert outcomes(results, [s for lane in lanes for s in lane]) == [ROAD, UNSENT, ROAD]
     assert results[lanes[0][0].tag].error == "BrokerUnreachable"
     assert publisher.state.since == state.since  # down since then, not since the last try
+
+
+def test_a_host_that_never_answers_holds_up_neither_a_message_nor_the_end(
+    publish: Callable[..., Publisher], exchange: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        publisher = publish(f"amqp://guest:guest@127.0.0.1:{silent.getsockname()[1]}/")
+        sends = [message(exchange), message(exchange)]
+        began = time.monotonic()
+        assert outcomes(send_all(publisher, [sends]), sends) == [ROAD, UNSENT]
+        assert publisher.state.name == "connecting"
+        publisher.close(2)
+        assert time.monotonic() - began < 4
+
+
+def test_a_user_who_may_not_declare_can_still_send_and_receive(
+    private_rabbitmq: PrivateRabbitMQ, publish: Callable[..., Publisher], exchange: str
+) -> None:
+    node = private_rabbitmq
+    queue = Queue(f"{exchange}-shop", ("shop.#",))
+    assert RabbitMQ(node.url, exchange).apply_topology([queue]) == []
+    node.ctl("add_user", "worker", "worker")
+    node.ctl("set_permissions", "worker", "^$", ".*", ".*")
+    restricted = node.url.replace("guest:guest", "worker:worker")
+    publisher = publish(restricted)
+    until_usable(publisher)
+    send, missing = message(exchange), message(f"{exchange}-missing")
+    assert outcomes(send_all(publisher, [[send], [missing]]), [send, missing]) == [CONFIRMED, REFUSED]
+    assert [d.message_id for d in contents(RabbitMQ(restricted, exchange), queue)] == [send.message_id]
+    assert RabbitMQ(restricted, exchange).check_topology([queue]) == []
 
 
 def test_wrong_credentials_are_said(

@@ -156,6 +156,8 @@ def test_nothing_is_delivered_twice_before_it_was_once() -> None:
     shop.change_price(first_item().product_id, "25.00")
     with pytest.raises(ValueError, match="not dispatched yet"):
         faults.deliver_twice(Message.objects.get().message_id)
+    with pytest.raises(ValueError, match="must be a UUID, not 'abc'"):
+        faults.deliver_twice("abc")
 
 
 def test_without_an_id_the_newest_processed_message_is_delivered_twice() -> None:

@@ -166,7 +166,9 @@ def test_a_header_without_an_amqp_form_is_named(headers: dict[Any, Any]) -> None
     assert len(caught.value.detail) < 800
 
 
-@pytest.mark.parametrize("changes", [{"timestamp": -1}, {"timestamp": 2**64}, {"type": "\ud800"}])
+@pytest.mark.parametrize(
+    "changes", [{"timestamp": -1}, {"timestamp": 2**64}, {"type": "\ud800"}, {"message_id": 7}]
+)
 def test_a_property_without_an_amqp_form_is_unsendable(changes: dict[str, Any]) -> None:
     with pytest.raises(Unsendable):
         encode(send(**changes), 1, 0)

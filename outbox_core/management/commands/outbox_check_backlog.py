@@ -18,6 +18,8 @@ class Command(BaseCommand):
         "code handles any more. Run it with the new code, before the old one stops. Exit codes: 0 fits, 1 not."
     )
 
+    requires_system_checks = ["outbox"]
+
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="report as JSON")
         parser.add_argument("--database", default="default", help="the database alias (default: default)")

@@ -20,6 +20,8 @@ class Command(BaseCommand):
         "stays, and so does the audit trail. Run it daily."
     )
 
+    requires_system_checks = ["outbox"]
+
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--batch", type=int, default=BATCH, help=f"rows per transaction (default: {BATCH})"

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError, connections
+from django.db import Error, connections
 
 from outbox_core.operations import audit, health, reconcile, stats
 from outbox_core.operations.words import duration, plural
@@ -19,7 +19,7 @@ class Command(BaseCommand):
         "Say how delivery is. Exit codes of --check: 0 well, 1 behind or dead messages, 2 no dispatcher; "
         "of --verify-audit and --reconcile: 0 whole, 1 not."
     )
-    requires_migrations_checks = False
+    requires_system_checks = ["outbox"]
 
     def add_arguments(self, parser: CommandParser) -> None:
         what = parser.add_mutually_exclusive_group()
@@ -41,7 +41,7 @@ class Command(BaseCommand):
             )
         try:
             self._run(using, options)
-        except DatabaseError as error:
+        except Error as error:
             raise CommandError(f"The database does not answer as it should: {str(error).strip()}") from error
 
     def _run(self, using: str, options: dict[str, Any]) -> None:

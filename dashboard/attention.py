@@ -1,0 +1,106 @@
+"""What needs a person: groups of messages that failed alike, and a road that is closed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from django.db.models import Count, Max, Min, Q
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from dashboard import wording
+from outbox_core.models import Handling, Parked, Pending
+
+CAP = 10_000  # rows that are looked at
+MOST = 8  # groups that are shown
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One line: how many in which state, of what, what happened, since when, and where to look."""
+
+    state: str
+    count: str
+    subject: str
+    place: str
+    error: str
+    since: datetime | None
+    note: str
+    link: str
+
+
+def needs(using: str, now: datetime) -> list[Need]:
+    """The dead, those that retry, and what consumers could not handle; the largest groups first."""
+    return [*_dead(using), *_retrying(using, now), *_received(using)]
+
+
+def _dead(using: str) -> list[Need]:
+    dead = Parked.objects.using(using).filter(state="dead")
+    groups = (
+        _newest(dead).values("type", "destination", "error_class", "fingerprint")
+        .annotate(n=Count("pk"), first=Min("at"), error=Max("error"), keys=Count("key", distinct=True, filter=Q(holds=True)))
+        .order_by("-n")[:MOST]
+    )  # fmt: skip
+    found = []
+    for g in groups:
+        keys = ngettext("holds back %d key", "holds back %d keys", g["keys"]) % g["keys"] if g["keys"] else ""
+        link = _messages("dead", type=g["type"], destination=g["destination"], error=g["fingerprint"] or g["error_class"])
+        found.append(
+            Need("dead", wording.compact(g["n"]), g["type"], g["destination"], g["error"] or g["error_class"], g["first"], keys, link)
+        )
+    return found
+
+
+def _retrying(using: str, now: datetime) -> list[Need]:
+    retrying = Pending.objects.using(using).filter(failures__gt=0)
+    groups = (
+        _newest(retrying).values("type", "destination", "error_class")
+        .annotate(n=Count("pk"), error=Max("last_error"), next=Min("available_at"))
+        .order_by("-n")[:MOST]
+    )  # fmt: skip
+    found = []
+    for g in groups:
+        left = (g["next"] - now).total_seconds() if g["next"] else 0
+        note = _("next try in %s") % wording.duration(left) if left > 0 else _("next try is due")
+        link = _messages("retrying", type=g["type"], destination=g["destination"], error=g["error_class"])
+        found.append(
+            Need("retrying", wording.compact(g["n"]), g["type"], g["destination"], g["error"] or g["error_class"], None, note, link)
+        )
+    return found
+
+
+def _received(using: str) -> list[Need]:
+    """Dead and undecodable messages of consumers; their page is the message's own until there is an inbox page."""
+    groups = (
+        _newest(Handling.objects.using(using).filter(state__in=("dead", "undecodable")))
+        .values("state", "consumer", "type", "error_class")
+        .annotate(n=Count("pk"), first=Min("received_at"), error=Max("error"), example=Max("message_id"))
+        .order_by("-n")[:MOST]
+    )
+    return [
+        Need(
+            g["state"], wording.compact(g["n"]), g["type"], _("consumer %s") % g["consumer"], g["error"] or g["error_class"],
+            g["first"], "", _message(g["example"]),
+        )
+        for g in groups
+    ]  # fmt: skip
+
+
+def _newest(rows: Any) -> Any:
+    return rows.model.objects.using(rows.db).filter(pk__in=rows.order_by("-pk").values("pk")[:CAP])
+
+
+def _messages(state: str, **filters: str) -> str:
+    query = urlencode({"state": state, **{k: v for k, v in filters.items() if v}})
+    return f"{reverse('outboard:messages')}?{query}"
+
+
+def _message(message_id: str | None) -> str:
+    from dashboard.filters import as_uuid
+
+    uuid = as_uuid(message_id or "")
+    return reverse("outboard:message", args=[uuid]) if uuid else ""

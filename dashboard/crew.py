@@ -1,0 +1,76 @@
+"""The workers and who owns which partition, as the pages show them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.utils.translation import gettext as _
+
+from dashboard import wording
+from outbox_core.conf import settings
+from outbox_core.models import Partition, Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Hand:
+    """A worker as people judge it: `level` ok, warn or bad, and `note` says why it is not ok. `mark` is its letter on the map."""
+
+    worker: Worker
+    level: str
+    note: str
+    silent: float
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """Every worker, dispatchers first, and the owner of each partition as (name, index) for the map."""
+
+    hands: list[Hand]
+    owners: list[tuple[str, int | None]]
+
+    @property
+    def unowned(self) -> int:
+        return sum(index is None for _name, index in self.owners)
+
+
+def crew(using: str, now: datetime) -> Crew:
+    """Two queries."""
+    leases = {
+        p.number: p.lease for p in Partition.objects.using(using).select_related("lease")
+        if p.lease_id is not None and p.lease is not None
+    }  # fmt: skip
+    names = sorted({lease.name for lease in leases.values()})
+    index = {name: i for i, name in enumerate(names)}
+    owners: list[tuple[str, int | None]] = []
+    for number in range(64):
+        lease = leases.get(number)
+        live = lease is not None and lease.until > now
+        owners.append((lease.name if lease else "", index[lease.name] if lease and live else None))
+    workers = sorted(Worker.objects.using(using).all(), key=lambda w: (w.kind != "dispatcher", w.kind, w.name))
+    return Crew([_judge(w, now, chr(65 + index[w.name] % 26) if w.name in index else "") for w in workers], owners)
+
+
+def _judge(worker: Worker, now: datetime, mark: str) -> Hand:
+    silent = max(0.0, (now - worker.heartbeat).total_seconds())
+    if silent > timedelta(seconds=settings.LEASE + settings.HEARTBEAT).total_seconds():
+        return Hand(worker, "bad", _("silent for %s") % wording.duration(silent), silent, mark)
+    if worker.broker in ("down", "blocked"):
+        return Hand(worker, "bad", worker.broker_detail or _("broker %s") % worker.broker, silent, mark)
+    if worker.broker == "connecting":
+        return Hand(worker, "warn", worker.broker_detail or _("connecting to the broker"), silent, mark)
+    if worker.problems:
+        return Hand(worker, "warn", "; ".join(f"{k}: {v}" for k, v in worker.problems.items()), silent, mark)
+    return Hand(worker, "warn", _("asked to leave"), silent, mark) if worker.drain else Hand(worker, "ok", "", silent, mark)
+
+
+def as_json(hand: Hand) -> dict[str, object]:
+    """A worker as the JSON list has it."""
+    w = hand.worker
+    return {
+        "kind": w.kind, "name": w.name, "host": w.host, "pid": w.pid, "version": w.version, "started_at": w.started_at,
+        "heartbeat": w.heartbeat, "heartbeat_age_seconds": round(hand.silent, 3), "partitions": w.partitions,
+        "rate": round(w.rate, 1), "broker": w.broker, "broker_detail": w.broker_detail, "wakeup": w.wakeup,
+        "level": hand.level, "note": hand.note,
+    }  # fmt: skip

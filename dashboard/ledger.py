@@ -1,0 +1,106 @@
+"""The ledger of duplicates, filtered and counted for its page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import QueryDict
+
+from dashboard.filters import as_uuid, moment
+from outbox_core.inbox.registry import subscriptions
+from outbox_core.models import Duplicate, Message, Receipt
+from outbox_core.operations.stats import CAP
+
+PRODUCER = "-"  # stands in an address for the empty consumer: a producer published the same id again
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an address asks for; empty does not filter."""
+
+    cause: str = ""
+    consumer: str = ""
+    payload: str = ""
+    message: str = ""
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A duplicate, with the digest of the copy that took effect, if it is known."""
+
+    duplicate: Duplicate
+    first_digest: str
+    link: Any
+
+
+def read(query: QueryDict, now: datetime) -> Wanted:
+    """The filters of an address."""
+    cause = query.get("cause", "")
+    return Wanted(
+        cause if cause in Duplicate.CAUSES else "",
+        query.get("consumer", "").strip()[:255],
+        "differs" if query.get("payload") == "differs" else "",
+        query.get("message", "").strip()[:255],
+        moment(query.get("since", ""), now),
+    )
+
+
+def matching(wanted: Wanted, using: str) -> QuerySet[Duplicate]:
+    """The rows of the ledger that fit."""
+    rows = Duplicate.objects.using(using).all()
+    if wanted.cause:
+        rows = rows.filter(cause=wanted.cause)
+    if wanted.consumer:
+        rows = rows.filter(consumer="" if wanted.consumer == PRODUCER else wanted.consumer)
+    if wanted.payload:
+        rows = rows.filter(same_payload=False)
+    if wanted.message:
+        rows = rows.filter(message_id=wanted.message)
+    return rows.filter(at__gte=wanted.since) if wanted.since else rows
+
+
+def rows(duplicates: Sequence[Duplicate], using: str) -> list[Row]:
+    """Each with the digest of its first copy, in two queries."""
+    ids = {d.message_id for d in duplicates}
+    receipts = Receipt.objects.using(using).filter(message_id__in=ids)
+    digests = {(r.consumer, r.message_id): r.digest for r in receipts}
+    uuids = [u for u in map(as_uuid, ids) if u is not None]
+    known = dict(Message.objects.using(using).filter(message_id__in=uuids).values_list("message_id", "digest"))
+    found = []
+    for d in duplicates:
+        uuid = as_uuid(d.message_id)
+        first = digests.get((d.consumer, d.message_id)) or (known.get(uuid, "") if uuid else "")
+        found.append(Row(d, first, uuid if uuid in known else None))
+    return found
+
+
+def counts(using: str) -> dict[str, int]:
+    """How many per cause, how many differ, and in all; counted up to the cap of `stats.counts`."""
+    table = Duplicate.objects.using(using).order_by()
+    found = {cause: _capped(table.filter(cause=cause)) for cause in Duplicate.CAUSES}
+    return {"all": _capped(table), "differs": _capped(table.filter(same_payload=False)), **found}
+
+
+def consumers(using: str) -> list[str]:
+    """Every consumer that the filter offers: those of the code, and those that the newest rows name."""
+    newest = Duplicate.objects.using(using).order_by("-pk").values_list("consumer", flat=True)[:500]
+    return sorted({name for name in (*subscriptions(), *newest) if name})
+
+
+def as_json(row: Row) -> dict[str, Any]:
+    """A duplicate as the JSON list has it."""
+    d = row.duplicate
+    return {
+        "id": d.pk, "message_id": d.message_id, "consumer": d.consumer, "type": d.type, "at": d.at, "cause": d.cause,
+        "gap_seconds": d.gap.total_seconds() if d.gap is not None else None, "same_payload": d.same_payload,
+        "attempt": d.attempt, "digest": d.digest, "first_digest": row.first_digest,
+    }  # fmt: skip
+
+
+def _capped(rows: QuerySet[Any, Any]) -> int:
+    return int(rows.values("pk")[: CAP + 1].count())

@@ -1,0 +1,255 @@
+"""The pages: what they show for messages in every state."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+
+from outbox_core.models import Duplicate, Message, Operation, Pending
+from outbox_core.operations import verbs
+from tests.browser.visits import person
+from tests.integration import situations
+from tests.integration.situations import ANA
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def operator():
+    client = Client()
+    client.force_login(person("operator"))
+    return client
+
+
+def text(client: Client, address: str, status: int = 200, **headers: str) -> str:
+    answer = client.get(address, headers=headers)
+    assert answer.status_code == status, answer.content.decode()[:500]
+    return answer.content.decode()
+
+
+def rows(page: str) -> dict[str, str]:
+    """State by message id of the rows of a list."""
+    return dict(re.findall(r'data-message-id="([^"]+)" data-row="\d+" data-state="(\w+)"', page))
+
+
+def test_a_fresh_installation_says_how_to_publish_and_to_deliver(operator):
+    page = text(operator, "/")
+    assert "publish(" in page
+    assert "outbox_dispatch" in page
+    assert 'data-level="bad"' in page
+
+
+def test_the_overview_counts_what_the_database_holds_and_links_to_it(operator):
+    situations.pending()
+    situations.pending()
+    situations.retrying()
+    situations.dead(key="k")
+    page = text(operator, "/")
+    for name, count in (("pending", 2), ("retrying", 1), ("dead", 1)):
+        assert f'data-number="{name}" data-value="{count}"' in page
+        listed = rows(text(operator, f"/messages/?state={name}"))
+        assert list(listed.values()) == [name] * count
+    assert "holds back 1 key" in page
+
+
+def test_a_list_holds_the_messages_of_its_state(operator):
+    made = {
+        "pending": situations.pending(), "retrying": situations.retrying(), "dead": situations.dead(),
+        "dispatched": situations.dispatched(),
+    }  # fmt: skip
+    for verb in ("mark", "discard"):
+        message = situations.dead()
+        verbs.act(verb, message.message_id, actor=ANA, reason="r")
+        made[f"{verb}ed"] = message
+    for state, message in made.items():
+        assert rows(text(operator, f"/messages/?state={state}")) == {str(message.message_id): state}
+    assert len(rows(text(operator, "/messages/"))) == len(made)
+
+
+def test_a_row_carries_its_version(operator):
+    message = situations.dead()
+    assert 'data-version="dead.0.0"' in text(operator, "/messages/")
+    operation = verbs.act("retry", message.message_id, actor=ANA, reason="r").operation
+    assert f'data-version="pending.0.{operation.pk}"' in text(operator, "/messages/")
+
+
+def test_filters_choose_and_a_bad_one_is_named(operator):
+    a, b = situations.dispatched(key="a", type="x.one"), situations.dispatched(key="b", type="x.two")
+    assert set(rows(text(operator, "/messages/?key=a"))) == {str(a.message_id)}
+    assert set(rows(text(operator, "/messages/?type=x.*"))) == {str(a.message_id), str(b.message_id)}
+    assert set(rows(text(operator, "/messages/?since=1h&type=x.two"))) == {str(b.message_id)}
+    assert rows(text(operator, "/messages/?until=1h")) == {}
+    assert "is no time" in text(operator, "/messages/?since=tomorrow")
+    assert "must be one of" in text(operator, "/messages/?state=lost")
+    assert "a cursor of this list" in text(operator, "/messages/?after=nonsense")
+
+
+@pytest.mark.parametrize("query", ["since=99999-01-01", "since=2026-13-45", "after=m99999999999999999999", "key=%00", "since=0001-01-01T00:00%2B23:00", "rows=x,~,1~,,9999999999999999999"])
+def test_strange_addresses_are_no_server_errors(operator, query):
+    for headers in ({}, {"HX-Request": "true"}):
+        assert operator.get(f"/messages/?{query}", headers=headers).status_code == 200
+
+
+def test_the_search_box_finds_ids_keys_and_types(operator):
+    message = situations.dispatched(key="order-1", type="orders.paid")
+    for query, address in (
+        (str(message.message_id), f"/messages/{message.message_id}/"),
+        ("order-1", "/messages/?key=order-1"),
+        ("orders.paid", "/messages/?type=orders.paid"),
+        ("paid", "/messages/?type=%2Apaid%2A"),
+    ):
+        assert operator.get("/messages/", {"q": query})["Location"] == address
+
+
+def test_a_refresh_brings_only_what_changed_and_what_is_new(operator):
+    still, changing = situations.dispatched(), situations.dead()
+    shown = f"{changing.pk}~dead.0.0,{still.pk}~dispatched.{still.dispatches.get().pk}.0"
+    htmx = {"HX-Request": "true"}
+    assert rows(text(operator, f"/messages/?rows={shown}", **htmx)) == {}
+    verbs.act("discard", changing.message_id, actor=ANA, reason="r")
+    new = situations.dispatched()
+    page = text(operator, f"/messages/?rows={shown}", **htmx)
+    assert rows(page) == {str(new.message_id): "dispatched", str(changing.message_id): "discarded"}
+    assert "<html" not in page
+    held = text(operator, f"/messages/?rows={shown}&hold=1", **htmx)
+    assert str(new.message_id) not in rows(held)
+    assert 'data-count="1"' in held
+
+
+def test_a_row_that_left_its_list_is_marked_as_changed(operator):
+    message = situations.dead()
+    verbs.act("mark", message.message_id, actor=ANA, reason="r")
+    page = text(operator, f"/messages/?state=dead&rows={message.pk}~dead.0.0", **{"HX-Request": "true"})
+    assert 'class="changed"' in page
+    assert "disabled" in page
+    assert "ana" in page
+
+
+def test_the_message_page_says_why_and_what_to_do(operator):
+    message = situations.dead(key="order-1")
+    later = situations.aside("order-1")
+    page = text(operator, f"/messages/{message.message_id}/")
+    assert "Gave up after 10 failures" in page
+    assert "no queue is bound to “order.paid”" in page
+    assert "1 later message of key order-1 waits behind it." in page
+    assert "outbox_topology --check" in page
+    waiting = text(operator, f"/messages/{later.message_id}/")
+    assert "Held back by a dead message of its key order-1" in waiting
+    assert f"/messages/{message.message_id}/" in waiting
+
+
+def test_the_page_of_a_message_that_waits_names_what_it_waits_for(operator):
+    situations.own("dispatcher-a")
+    first = situations.pending(key="k")
+    second = situations.pending(key="k")
+    delayed = situations.pending(delay=7200)
+    assert "Due: the next turn" in text(operator, f"/messages/{first.message_id}/")
+    assert "Waits for 1 earlier message of its key k." in text(operator, f"/messages/{second.message_id}/")
+    assert "Delayed by its producer: due in 1 h 59 min" in text(operator, f"/messages/{delayed.message_id}/")
+
+
+def test_a_missing_message_is_a_page_that_says_so(operator):
+    page = text(operator, f"/messages/{uuid.uuid4()}/", 404)
+    assert "No such message" in page
+    assert "nav" in page
+    assert "No such page" in text(operator, "/nowhere/", 404)
+
+
+def test_a_long_payload_is_cut_and_can_be_seen_whole(operator):
+    message = situations.pending(payload={"rows": [{"n": n, "text": "x" * 50} for n in range(5000)]})
+    page = text(operator, f"/messages/{message.message_id}/")
+    assert len(page) < 400_000
+    assert "Cut here" in page
+    whole = text(operator, f"/messages/{message.message_id}/?payload=all")
+    assert "4999" in whole
+    assert "Cut here" not in whole
+
+
+def test_the_pages_cost_the_same_queries_however_many_rows_they_show(operator, django_assert_max_num_queries):
+    for n in range(30):
+        situations.dispatched(key=f"k-{n}")
+        situations.retrying(key=f"r-{n}")
+    for address, most in (("/messages/", 32), ("/", 50)):
+        operator.get(address)
+        with django_assert_max_num_queries(most):
+            operator.get(address)
+
+
+def test_the_ledger_of_duplicates_shows_cause_consumer_and_what_differs(operator):
+    message = situations.dispatched()
+    for consumer, cause, same in (("basket", "resend", True), ("mail", "producer", False), ("", "producer", True)):
+        Duplicate.objects.create(
+            consumer=consumer, message_id=str(message.message_id), type=message.type, cause=cause, same_payload=same,
+            gap=timedelta(seconds=3), digest="ab" * 32,
+        )  # fmt: skip
+    Duplicate.objects.create(consumer="mail", message_id="<no uuid>", cause="race", same_payload=True, digest="")
+
+    def seen(query: str) -> list[str]:
+        return re.findall(r'data-cause="(\w+)"', text(operator, f"/duplicates/{query}"))
+
+    assert seen("") == ["race", "producer", "producer", "resend"]
+    assert seen("?consumer=basket") == ["resend"]
+    assert seen("?consumer=-") == ["producer"]
+    assert seen("?payload=differs") == ["producer"]
+    assert seen("?cause=race") == ["race"]
+    assert seen(f"?message={message.message_id}") == ["producer", "producer", "resend"]
+    assert "&lt;no uuid&gt;" in text(operator, "/duplicates/")
+    assert "≠ abababab" in text(operator, "/duplicates/?payload=differs")
+
+
+def test_the_workers_page_shows_who_is_silent_and_which_partitions_nobody_has(operator):
+    from outbox_core.clock import database_now
+    from outbox_core.models import Partition, Worker
+
+    situations.own("dispatcher-a")
+    Partition.objects.filter(number__gte=60).update(lease=None)
+    now = database_now()
+    for name, at in (("dispatcher-a", now), ("dispatcher-b", now - timedelta(minutes=5))):
+        Worker.objects.create(kind="dispatcher", name=name, host="h", pid=1, version="1", heartbeat=at, broker="connected")
+    page = text(operator, "/workers/")
+    assert re.search(r'data-worker="dispatcher-a" data-level="ok"', page)
+    assert re.search(r'data-worker="dispatcher-b" data-level="bad"', page)
+    assert "silent for 5 min" in page
+    assert "4 without an owner" in page
+    assert page.count("<rect ") == 64 + 1  # and the sign of the product
+
+
+def test_the_audit_shows_who_did_what_and_verifies_the_chain(operator):
+    message = situations.dead()
+    verbs.act("mark", message.message_id, actor=ANA, reason="delivered by hand")
+    page = text(operator, "/audit/?verify=1")
+    assert "The chain is whole" in page
+    assert "delivered by hand" in page
+    assert "dead → marked" in page
+    assert Operation.objects.count() == 1
+    assert "delivered by hand" not in text(operator, "/audit/?actor=bob")
+
+
+def test_older_and_newer_pages_meet_without_gap_or_overlap(operator):
+    made = [str(situations.dispatched().message_id) for _ in range(120)][::-1]
+    seen: list[str] = []
+    address = "/messages/?state=dispatched"
+    while address:
+        page = text(operator, address)
+        seen += rows(page)
+        found = re.search(r'rel="next" href="([^"]+)"', page)
+        address = found.group(1).replace("&amp;", "&") if found else ""
+    assert seen == made
+    last = text(operator, "/messages/?state=dispatched")
+    second = re.search(r'rel="next" href="([^"]+)"', last).group(1).replace("&amp;", "&")
+    back = re.search(r'rel="prev" href="([^"]+)"', text(operator, second)).group(1).replace("&amp;", "&")
+    assert list(rows(text(operator, back))) == made[:50]
+
+
+def test_a_message_with_an_error_of_a_stranger_is_escaped(operator):
+    message = situations.retrying()
+    Pending.objects.filter(pk=message.pk).update(error_class="Boom", last_error="<img src=x onerror=alert(1)>")
+    for address in ("/", "/messages/", f"/messages/{message.message_id}/"):
+        page = text(operator, address)
+        assert "<img" not in page
+        assert "&lt;img" in page
+    assert Message.objects.count() == 1
