@@ -8,5 +8,5 @@ setup(
     packages=[*find_packages(include=["outbox_core*", "dashboard*"]), *(f"dashboard.{n}" for n in TOP_LEVEL)],
     package_dir={f"dashboard.{name}": name for name in TOP_LEVEL},
     package_data={f"dashboard.{name}": ["**/*"] for name in TOP_LEVEL}
-    | {"outbox_core": ["py.typed"], "dashboard": ["py.typed"]},
+    | {"outbox_core": ["py.typed", "templates/**/*"], "dashboard": ["py.typed"]},
 )

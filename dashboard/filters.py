@@ -37,7 +37,7 @@ def store() -> str:
 
 def read(query: QueryDict, now: datetime) -> Filters:
     """The filters in `query`. A bad one is named in `problems` and does not filter."""
-    given = {name: query[name].strip()[:LONGEST] for name in (*TEXTS, *TIMES) if query.get(name, "").strip()}
+    given = {name: text for name in (*TEXTS, *TIMES) if (text := clean(query.get(name, "")))}
     problems: list[str] = []
     state = query.get("state", "")
     if state and state not in list(State):
@@ -55,6 +55,11 @@ def read(query: QueryDict, now: datetime) -> Filters:
                 times[name] = at
     texts = {name: given.get(name, "") for name in TEXTS}
     return Filters(Selection(state=state, **texts, **times), given, problems)
+
+
+def clean(text: str) -> str:
+    """A parameter without blanks around it, of bearable length, and without NUL, which PostgreSQL refuses."""
+    return text.replace("\0", "").strip()[:LONGEST]
 
 
 def moment(text: str, now: datetime) -> datetime | None:

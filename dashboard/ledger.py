@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import QuerySet
 from django.http import QueryDict
 
-from dashboard.filters import as_uuid, moment
+from dashboard.filters import as_uuid, clean, moment
 from outbox_core.inbox.registry import subscriptions
 from outbox_core.models import Duplicate, Message, Receipt
 from outbox_core.operations.stats import CAP
@@ -43,9 +43,9 @@ def read(query: QueryDict, now: datetime) -> Wanted:
     cause = query.get("cause", "")
     return Wanted(
         cause if cause in Duplicate.CAUSES else "",
-        query.get("consumer", "").strip()[:255],
+        clean(query.get("consumer", "")),
         "differs" if query.get("payload") == "differs" else "",
-        query.get("message", "").strip()[:255],
+        clean(query.get("message", "")),
         moment(query.get("since", ""), now),
     )
 

@@ -16,7 +16,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from outbox_core import jsontext
-from dashboard import masking
+from outbox_core.operations import masking
+
 
 BUDGET = 64 * 1024  # characters that a page shows before it says that there is more
 LONG_TEXT = 4_000  # characters of one text
@@ -86,7 +87,7 @@ class _Writer:
 
 
 def render(value: Any, budget: int = BUDGET) -> Rendered:
-    """A JSON value (of `masking.masked`) as markup of at most about `budget` characters."""
+    """A JSON value (of `masking.mask`) as markup of at most about `budget` characters."""
     writer = _Writer(budget)
     try:
         writer.value(value)

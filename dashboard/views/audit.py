@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
 from dashboard import answers, paging
-from dashboard.filters import as_uuid, store
+from dashboard.filters import as_uuid, clean, store
 from dashboard.permissions import AUDIT, requires
 from outbox_core.models import Operation
 from outbox_core.operations import audit as chain
@@ -19,7 +19,7 @@ from outbox_core.operations import audit as chain
 def audit(request: HttpRequest) -> HttpResponse:
     """Operations, newest first; `?verify=1` walks the chain."""
     using = store()
-    wanted = {name: request.GET.get(name, "").strip()[:255] for name in ("verb", "actor", "message")}
+    wanted = {name: clean(request.GET.get(name, "")) for name in ("verb", "actor", "message")}
     names = {"verb": "verb", "actor": "actor", "message": "message_id"}
     rows = Operation.objects.using(using).filter(**{names[k]: v for k, v in wanted.items() if v})
     page = paging.by_id(request, rows)

@@ -25,7 +25,7 @@ MOST_SHOWN = 200  # rows that a page which stays open is refreshed for
 @require_safe
 def messages(request: HttpRequest) -> HttpResponse:
     """Messages by state and filter, newest first; while it is open, only what changed comes again."""
-    if query := request.GET.get("q", "").strip():
+    if query := filters.clean(request.GET.get("q", "")):
         return redirect(search.find(query, filters.store()))
     using = filters.store()
     now = database_now(using)

@@ -89,6 +89,8 @@ class Parked(models.Model):
     partition = models.PositiveSmallIntegerField()
     key = models.CharField(max_length=255, blank=True)
     position = models.BigIntegerField()
+    first_position = models.BigIntegerField(null=True)  # as in Pending, kept for a later send
+    late = models.BooleanField(default=False)
     type = models.CharField(max_length=255)
     destination = models.CharField(max_length=511)
     holds = models.BooleanField()

@@ -153,12 +153,10 @@ class _Act:
             return State(self.facts.state)
         assert parked is not None
         parked.delete(using=self.using)
-        first = self.facts.first_dispatch
         self._enqueue(
-            position=parked.position, attempts=parked.attempts,
-            first_position=first.position if first and first.position != parked.position else None,
+            position=parked.position, attempts=parked.attempts, first_position=parked.first_position,
             # It held nothing back (ON_DEAD = "skip"), so later ones of its key may have passed it.
-            late=bool(self.message.key) and not parked.holds,
+            late=parked.late or bool(self.message.key) and not parked.holds,
         )  # fmt: skip
         self._promote()
         return State.PENDING
@@ -166,12 +164,14 @@ class _Act:
     def _redispatch(self) -> State:
         first, last, parked = self.facts.first_dispatch, self.facts.last_dispatch, self.facts.parked
         opened = parked.attempts if parked else 0
+        place = first.position if first else None  # it goes along with every send: that of the first
         if parked:
+            if place is None and opened:  # maybe sent, never confirmed
+                place = parked.position if parked.first_position is None else parked.first_position
             parked.delete(using=self.using)
         self._enqueue(
             position=queue.next_position(self.using), attempts=max(last.attempt if last else 0, opened),
-            first_position=first.position if first else parked.position if parked and opened else None,
-            late=bool(self.message.key) and first is None,
+            first_position=place, late=bool(self.message.key) and first is None,
         )  # fmt: skip
         return State.PENDING
 
@@ -181,7 +181,8 @@ class _Act:
         if pending is not None:
             Parked.objects.using(self.using).create(
                 message_id=self.message.pk, state=state, partition=pending.partition, key=pending.key,
-                position=pending.position, type=pending.type, destination=pending.destination, holds=False,
+                position=pending.position, first_position=pending.first_position, late=pending.late,
+                type=pending.type, destination=pending.destination, holds=False,
                 attempts=pending.attempts, failures=pending.failures, error_class=pending.error_class,
                 error=pending.last_error,
             )  # fmt: skip

@@ -23,6 +23,7 @@ from outbox_core.states import State
 from outbox_core.tallies import NO_LATENCY, Count, Counts, bucket
 from outbox_core.transports.base import Outcome
 
+NACKED = "Nacked"  # the one failure of the road for which the message had been written
 LONGEST_ERROR = 10_000  # characters of an error text that are kept
 
 
@@ -142,7 +143,7 @@ class Settler:
                 case Outcome.UNKNOWN:
                     delays.append((a, 0.0, 1, 0))
                 case Outcome.ROAD:
-                    delays.append((a, self._backoff(1), 1, 0))
+                    delays.append((a, self._backoff(1), int(a.error == NACKED), 0))
                 case _:
                     pass  # never written: nothing happened to it
         self._delay(delays, now)
@@ -177,7 +178,7 @@ class Settler:
             f"WHERE {PENDING}.message = x.message AND {PENDING}.attempts = x.seen",
             parameters,
         )
-        self._record_failures([a for a, *_ in delays], now)
+        self._record_failures([a for a, _, opened, _ in delays if opened], now)
 
     def _bury(self, dead: Sequence[Answer], now: datetime) -> None:
         """Give up: the row leaves the queue and waits for a person; its key waits with it, unless ON_DEAD is skip."""
@@ -191,6 +192,8 @@ class Settler:
                 partition=a.row.partition,
                 key=a.row.key,
                 position=a.row.position,
+                first_position=a.row.first_position,
+                late=a.row.late,
                 type=a.row.type,
                 destination=a.row.destination,
                 holds=bool(a.row.key) and settings.ON_DEAD == "block",

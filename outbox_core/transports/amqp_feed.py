@@ -81,9 +81,7 @@ class Feed:
         self._tenure: Tenure | None = None
         self._declares = True
         self._consuming = self._renews = False
-        self._exchange_problem = (
-            ""  # what is wrong with the main exchange; the queue is consumed all the same
-        )
+        self._exchange_problem = ""  # what is wrong with the main exchange, while the queue is consumed
         self._failures = 0
         self._rng = random.Random()
 

@@ -43,9 +43,7 @@ def parse_url(url: str) -> URLParameters:
             raise ValueError("no host")
     except Exception as error:
         raise TransportError(f"AMQP_URL can't be read: {error}") from None
-    parameters.blocked_connection_timeout = (
-        None  # a blocked broker is waited for: a new connection is blocked too
-    )
+    parameters.blocked_connection_timeout = None  # a new connection would be blocked as well
     return parameters
 
 

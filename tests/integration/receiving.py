@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,8 +47,8 @@ def delivery(
 
 
 def take(subscription: Subscription, given: Delivery, **options: Any) -> Outcome:
-    """Receive it as the consumer would."""
-    return receive(given, subscription, WORKER, **options)
+    """Receive it as the consumer would; a back-off is a third of its ceiling."""
+    return receive(given, subscription, WORKER, **{"rng": random.Random(7), **options})
 
 
 def write_letter(message: InboxMessage) -> None:
@@ -74,4 +75,4 @@ def make_due(**which: Any) -> None:
 def run_due(subscription: Subscription) -> list[Outcome]:
     """Run every kept message of the consumer that is due, once."""
     rows = retries.due("default", [subscription.consumer], 100)
-    return [retries.run("default", id_, subscription, WORKER) for id_, _ in rows]
+    return [retries.run("default", id_, subscription, WORKER, random.Random(7)) for id_, _ in rows]

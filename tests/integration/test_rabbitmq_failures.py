@@ -15,6 +15,7 @@ from pathlib import Path
 import pika
 import pytest
 
+from outbox_core.clock import lease_clock
 from outbox_core.transports.base import Outcome, Publisher, Queue
 from outbox_core.transports.rabbitmq import RabbitMQ
 from tests.integration.carrying import (
@@ -332,6 +333,36 @@ def test_a_frozen_broker_is_given_up_after_the_confirm_timeout(
         assert time.monotonic() - began < 3
     finally:
         node.thaw()
+
+
+def test_a_broker_that_stops_reading_fills_no_buffer_that_is_sent_after_the_deadline(
+    private_rabbitmq: PrivateRabbitMQ, publish: Callable[..., Publisher], exchange: str
+) -> None:
+    node = private_rabbitmq
+    queue = Queue(f"{exchange}-shop", ("shop.#",), prefetch=1000)
+    broker = RabbitMQ(node.url, exchange)
+    assert broker.apply_topology([queue]) == []
+    publisher = publish(node.url, window=50_000)
+    until_usable(publisher)
+    warm = message(exchange)
+    assert outcomes(send_all(publisher, [[warm]]), [warm]) == [CONFIRMED]
+    sends = [message(exchange, body=b"x" * 100_000) for _ in range(400)]  # 40 MB: more than the kernel keeps
+    node.freeze()
+    try:
+        publisher.submit(each_alone(sends), lease_clock() + 1)
+        results: dict[str, Outcome] = {}
+        until = time.monotonic() + 10
+        while len(results) < 100 and time.monotonic() < until:
+            publisher.wait(0.5)
+            results.update({result.send.tag: result.outcome for result in publisher.take()})
+    finally:
+        node.thaw()
+    assert set(results.values()) == {UNSENT}
+    results.update({result.send.tag: result.outcome for result in settle(publisher)})
+    counts = Counter(results.values())
+    assert counts[CONFIRMED] + counts[UNSENT] == 400
+    confirmed = {send.message_id for send in sends if results[send.tag] is CONFIRMED}
+    assert {d.message_id for d in contents(broker, queue)} == confirmed | {warm.message_id}
 
 
 def test_a_publisher_of_a_frozen_broker_closes_in_time(

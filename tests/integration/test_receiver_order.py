@@ -19,6 +19,12 @@ from tests.integration.receiving import delivery, letters, make_due, run_due, su
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.fixture(autouse=True)
+def long_back_off(outbox_settings: Callable[..., None]) -> None:
+    """No message is due again before a test lets it."""
+    outbox_settings(BACKOFF_BASE=1000, BACKOFF_CAP=1000)
+
+
 def keyed(position: int | None, key: str = "product-7", source: str = "shop") -> Delivery:
     headers = {"outbox-key": key, "cloudEvents_source": source}
     return delivery(headers=headers if position is None else {**headers, "outbox-position": position})

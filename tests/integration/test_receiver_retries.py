@@ -29,6 +29,12 @@ from tests.integration.receiving import (
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.fixture(autouse=True)
+def long_back_off(outbox_settings: Callable[..., None]) -> None:
+    """No message is due again before a test lets it."""
+    outbox_settings(BACKOFF_BASE=1000, BACKOFF_CAP=1000)
+
+
 def fail(message: InboxMessage) -> None:
     write_letter(message)
     raise LookupError(f"run {message.run}")

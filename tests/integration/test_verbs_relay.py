@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
+from outbox_core import publish
 from outbox_core.errors import StateChanged
 from outbox_core.models import Dispatch, Message, Operation, Parked, Pending
 from outbox_core.operations import audit
@@ -127,3 +128,24 @@ def test_nothing_is_sent_after_an_accepted_discard_and_all_else_arrives_in_order
     for key, positions in positions_by_key(first_copies(found)).items():
         assert positions == sorted(positions), key
     assert audit.verify() == [] and reconcile() == []
+
+
+def test_what_was_maybe_sent_keeps_its_place_on_the_wire_through_redispatch_death_and_retry(
+    exchange: str, outbox_settings: Any
+) -> None:
+    """With a new place, a redispatched old price would beat a newer one at a consumer that discards what is stale."""
+    outbox_settings(MAX_ATTEMPTS=1)
+    with transaction.atomic():
+        message = publish("later.bound", 1, key="k")
+    relay()  # dies: no queue is bound yet
+    do("discard", message)
+    do("redispatch", message)
+    relay()  # dies again, at its new place
+    parked = Parked.objects.get(message=message.id)
+    assert parked.position > message.id
+    do("retry", message)
+    queue = bind(exchange, "later.bound")
+    relay()
+    (delivery,) = arrivals(queue, 1)
+    assert delivery.headers["outbox-position"] == message.id
+    assert delivery.headers["outbox-late"] == 1

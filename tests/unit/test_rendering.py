@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard import filters, payload, series, story, wording
-from dashboard.masking import masked, plain
+from outbox_core.operations.masking import mask as masked
+from outbox_core.operations.masking import plain
 from outbox_core import jsontext
 from outbox_core.operations.timeline import Entry
 
