@@ -32,25 +32,29 @@ run: $(RUN_STAMP) ## dashboard, workers and a demo shop on http://127.0.0.1:$POR
 test: $(DEV_STAMP) ## all tests, on SQLite + loopback and on PostgreSQL + RabbitMQ (PAIR=embedded|real: one of them)
 	@SCALE=$(SCALE) $(PY) -m tests.pairs $(PYTEST_ARGS)
 
+lint: export SECRET_KEY := lint
+lint: export DEBUG := 1
+lint: export DATABASE_URL := sqlite://:memory:
 lint: $(DEV_STAMP) ## style, types, direction of imports, missing migrations
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
-	$(VENV)/bin/lint-imports
-	SECRET_KEY=lint DEBUG=1 DATABASE_URL=sqlite://:memory: $(PY) manage.py makemigrations --check --dry-run
+	@failed=""; for check in "ruff check --output-format concise ." "ruff format --check ." "mypy" "lint-imports" \
+		"python manage.py makemigrations --check --dry-run"; do \
+		echo "--- $$check"; $(VENV)/bin/$$check || failed="$$failed; $$check"; \
+	done; \
+	[ -z "$$failed" ] || { echo "Failed: $${failed#; }" >&2; exit 1; }
 
 format: $(DEV_STAMP) ## let ruff format and mend what it can
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
 bench: $(DEV_STAMP) ## measure throughput and latency
-	@PAIR=$${PAIR:-real} $(PY) -m pytest tests/benchmarks -s -o norecursedirs= -p no:randomly $(PYTEST_ARGS)
+	@PAIR=$${PAIR:-real} $(PY) -m pytest tests/benchmarks -s -o norecursedirs=".* build dist" $(PYTEST_ARGS)
 
 chaos: ## kills, restarts and stalls, at full size
 	@$(MAKE) --no-print-directory test SCALE=1 PYTEST_ARGS="tests/chaos $(PYTEST_ARGS)"
 
-docs: $(DEV_STAMP) ## write docs/settings.md anew from the code
+docs: $(DEV_STAMP) ## write docs/settings.md and the pictures of the README anew
 	$(PY) docs/settings_page.py
+	PAIR=embedded SCREENSHOTS=1 $(PY) -m pytest -q tests/browser/test_main_job.py -k pictures
 
 clean: ## remove the virtual environment, caches and the demo's database
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info test-results staticfiles

@@ -66,7 +66,9 @@ def _refused(verb: str, standing: Standing, possible: bool) -> str:
 def dialog(message: Message, standing: Standing, verb: str, using: str, **more: Any) -> dict[str, Any]:
     """What the dialog of a verb shows. An unknown verb gives a dialog that says so."""
     plural = next((p for p, v in PLURALS.items() if v == verb), "")
-    refused = _refused(verb, standing, verb in verbs_for(standing.state)) if plural else _("There is no such act.")
+    refused = (
+        _refused(verb, standing, verb in verbs_for(standing.state)) if plural else _("There is no such act.")
+    )
     return {
         "message": message, "standing": standing, "verb": verb, "plural": plural, "title": TITLES.get(verb, verb),
         "refused": refused, "consumers": inspect.consumers(message, using) if verb in ("retry", "redispatch") else [],

@@ -22,7 +22,11 @@ def json_answer(data: Mapping[str, Any], status: int = 200) -> HttpResponse:
 
 
 def page(
-    request: HttpRequest, name: str, context: dict[str, Any], data: Callable[[], Mapping[str, Any]], status: int = 200
+    request: HttpRequest,
+    name: str,
+    context: dict[str, Any],
+    data: Callable[[], Mapping[str, Any]],
+    status: int = 200,
 ) -> HttpResponse:
     """Answer with the page `name`: JSON if asked for, its live parts for htmx, else the whole page.
 

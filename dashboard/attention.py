@@ -48,9 +48,20 @@ def _dead(using: str) -> list[Need]:
     found = []
     for g in groups:
         keys = ngettext("holds back %d key", "holds back %d keys", g["keys"]) % g["keys"] if g["keys"] else ""
-        link = _messages("dead", type=g["type"], destination=g["destination"], error=g["fingerprint"] or g["error_class"])
+        link = _messages(
+            "dead", type=g["type"], destination=g["destination"], error=g["fingerprint"] or g["error_class"]
+        )
         found.append(
-            Need("dead", wording.compact(g["n"]), g["type"], g["destination"], g["error"] or g["error_class"], g["first"], keys, link)
+            Need(
+                "dead",
+                wording.compact(g["n"]),
+                g["type"],
+                g["destination"],
+                g["error"] or g["error_class"],
+                g["first"],
+                keys,
+                link,
+            )
         )
     return found
 
@@ -68,7 +79,16 @@ def _retrying(using: str, now: datetime) -> list[Need]:
         note = _("next try in %s") % wording.duration(left) if left > 0 else _("next try is due")
         link = _messages("retrying", type=g["type"], destination=g["destination"], error=g["error_class"])
         found.append(
-            Need("retrying", wording.compact(g["n"]), g["type"], g["destination"], g["error"] or g["error_class"], None, note, link)
+            Need(
+                "retrying",
+                wording.compact(g["n"]),
+                g["type"],
+                g["destination"],
+                g["error"] or g["error_class"],
+                None,
+                note,
+                link,
+            )
         )
     return found
 

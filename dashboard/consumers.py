@@ -13,6 +13,7 @@ from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 from django.contrib.auth import get_user
+from django.db import connections
 from django.http import HttpRequest, parse_cookie
 
 from dashboard.live import Listener, feed
@@ -29,10 +30,13 @@ def refusal(session_key: str) -> int:
     """0 if this session may see messages, else the close code that says why not. Reads the database."""
     request = HttpRequest()
     request.session = import_module(settings.SESSION_ENGINE).SessionStore(session_key or None)
-    user = get_user(request)
-    if not user.is_authenticated:
-        return SIGNED_OUT
-    return 0 if allows(user, VIEW) else FORBIDDEN
+    try:
+        user = get_user(request)
+        if not user.is_authenticated:
+            return SIGNED_OUT
+        return 0 if allows(user, VIEW) else FORBIDDEN
+    finally:
+        connections.close_all()  # this thread's: it may not be used again for long
 
 
 class LiveSocket(AsyncWebsocketConsumer):

@@ -48,8 +48,12 @@ def crew(using: str, now: datetime) -> Crew:
         lease = leases.get(number)
         live = lease is not None and lease.until > now
         owners.append((lease.name if lease else "", index[lease.name] if lease and live else None))
-    workers = sorted(Worker.objects.using(using).all(), key=lambda w: (w.kind != "dispatcher", w.kind, w.name))
-    return Crew([_judge(w, now, chr(65 + index[w.name] % 26) if w.name in index else "") for w in workers], owners)
+    workers = sorted(
+        Worker.objects.using(using).all(), key=lambda w: (w.kind != "dispatcher", w.kind, w.name)
+    )
+    return Crew(
+        [_judge(w, now, chr(65 + index[w.name] % 26) if w.name in index else "") for w in workers], owners
+    )
 
 
 def _judge(worker: Worker, now: datetime, mark: str) -> Hand:
@@ -62,7 +66,11 @@ def _judge(worker: Worker, now: datetime, mark: str) -> Hand:
         return Hand(worker, "warn", worker.broker_detail or _("connecting to the broker"), silent, mark)
     if worker.problems:
         return Hand(worker, "warn", "; ".join(f"{k}: {v}" for k, v in worker.problems.items()), silent, mark)
-    return Hand(worker, "warn", _("asked to leave"), silent, mark) if worker.drain else Hand(worker, "ok", "", silent, mark)
+    return (
+        Hand(worker, "warn", _("asked to leave"), silent, mark)
+        if worker.drain
+        else Hand(worker, "ok", "", silent, mark)
+    )
 
 
 def as_json(hand: Hand) -> dict[str, object]:

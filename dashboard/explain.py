@@ -64,9 +64,14 @@ def last_error(standing: Standing) -> str:
 def _dead(message: Message, standing: Standing, behind: int) -> Why:
     parked = standing.parked
     assert parked is not None
-    times = ngettext("Gave up after %d failure", "Gave up after %d failures", parked.failures) % parked.failures
+    times = (
+        ngettext("Gave up after %d failure", "Gave up after %d failures", parked.failures) % parked.failures
+    )
     reason = _reason(message, parked.error_class, parked.error)
-    text = _("%(times)s: %(reason)s It will not be sent again unless someone retries it.") % {"times": times, "reason": reason}
+    text = _("%(times)s: %(reason)s It will not be sent again unless someone retries it.") % {
+        "times": times,
+        "reason": reason,
+    }
     return Why("bad", text, _held(message, parked.holds, behind), advice_for(parked.error_class))
 
 
@@ -76,7 +81,9 @@ def _held(message: Message, holds: bool, behind: int) -> str:
     if not behind:
         return _("Later messages of key %s would wait behind it.") % message.key
     text = ngettext(
-        "%(n)s later message of key %(key)s waits behind it.", "%(n)s later messages of key %(key)s wait behind it.", behind
+        "%(n)s later message of key %(key)s waits behind it.",
+        "%(n)s later messages of key %(key)s wait behind it.",
+        behind,
     )
     return text % {"n": capped(behind), "key": message.key}
 
@@ -114,8 +121,12 @@ def _waiting(message: Message, standing: Standing, now: datetime) -> Why:
         times = ngettext("Failed %(n)d time of %(most)d", "Failed %(n)d times of %(most)d", row.failures)
         text = f"{times % {'n': row.failures, 'most': settings.MAX_ATTEMPTS}}: {_reason(message, row.error_class, row.last_error)} {text}"
     elif row.last_error:
-        detail = _("Last: %s. This does not count towards dead: the message is not at fault.") % row.last_error.rstrip(".")
-    level = "bad" if waits.kind in ("no_owner", "held") else "warn" if row.failures or row.last_error else "info"
+        detail = _(
+            "Last: %s. This does not count towards dead: the message is not at fault."
+        ) % row.last_error.rstrip(".")
+    level = (
+        "bad" if waits.kind in ("no_owner", "held") else "warn" if row.failures or row.last_error else "info"
+    )
     advice = advice_for(row.error_class) if row.error_class else advice_for(waits.kind)
     link = waits.by if waits.kind in ("behind", "held") else ""
     return Why(level, text, detail, advice, link)
@@ -135,13 +146,22 @@ def _wait_text(waits: Wait, now: datetime, message: Message | None = None) -> st
         case "direct":
             return _("Its producer is sending it directly; a dispatcher takes over in %s.") % left
         case "in_flight":
-            return _("Being sent by %(worker)s since %(since)s ago.") % {"worker": waits.by, "since": since or "0 s"}
+            return _("Being sent by %(worker)s since %(since)s ago.") % {
+                "worker": waits.by,
+                "since": since or "0 s",
+            }
         case "behind":
             return _behind(waits.earlier, key)
         case "held":
-            return _("Held back by a dead message of its key%(key)s, for %(since)s.") % {"key": f" {key}" if key else "", "since": since}
+            return _("Held back by a dead message of its key%(key)s, for %(since)s.") % {
+                "key": f" {key}" if key else "",
+                "since": since,
+            }
         case "no_owner" if waits.by:
-            return _("No live dispatcher owns its partition: %(worker)s was the last, %(since)s ago.") % {"worker": waits.by, "since": since}
+            return _("No live dispatcher owns its partition: %(worker)s was the last, %(since)s ago.") % {
+                "worker": waits.by,
+                "since": since,
+            }
         case "no_owner":
             return _("No dispatcher owns its partition.")
     return ""
@@ -161,7 +181,9 @@ def _short_wait(waits: Wait, now: datetime) -> str:
         case "in_flight":
             return _("being sent by %s") % waits.by
         case "behind":
-            return ngettext("behind %s earlier one of its key", "behind %s earlier ones of its key", waits.earlier) % capped(waits.earlier)
+            return ngettext(
+                "behind %s earlier one of its key", "behind %s earlier ones of its key", waits.earlier
+            ) % capped(waits.earlier)
         case "held":
             return _("held back by a dead one of its key")
         case "no_owner":
@@ -170,7 +192,11 @@ def _short_wait(waits: Wait, now: datetime) -> str:
 
 
 def _behind(earlier: int, key: str) -> str:
-    text = ngettext("Waits for %(n)s earlier message of its key%(key)s.", "Waits for %(n)s earlier messages of its key%(key)s.", earlier)
+    text = ngettext(
+        "Waits for %(n)s earlier message of its key%(key)s.",
+        "Waits for %(n)s earlier messages of its key%(key)s.",
+        earlier,
+    )
     return text % {"n": capped(earlier), "key": f" {key}" if key else ""}
 
 

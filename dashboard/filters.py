@@ -41,14 +41,19 @@ def read(query: QueryDict, now: datetime) -> Filters:
     problems: list[str] = []
     state = query.get("state", "")
     if state and state not in list(State):
-        problems.append(_("state: %(actual)s, but it must be one of %(limit)s") % {"actual": state[:40], "limit": ", ".join(State)})
+        problems.append(
+            _("state: %(actual)s, but it must be one of %(limit)s")
+            % {"actual": state[:40], "limit": ", ".join(State)}
+        )
         state = ""
     times: dict[str, datetime] = {}
     for name in TIMES:
         if name in given:
             if (at := moment(given[name], now)) is None:
                 problems.append(
-                    _("%(name)s: “%(actual)s” is no time; write 2026-01-31T14:00, or 15m, 6h or 7d for so long ago")
+                    _(
+                        "%(name)s: “%(actual)s” is no time; write 2026-01-31T14:00, or 15m, 6h or 7d for so long ago"
+                    )
                     % {"name": name, "actual": given[name][:40]}
                 )
             else:

@@ -70,7 +70,9 @@ def rows(duplicates: Sequence[Duplicate], using: str) -> list[Row]:
     receipts = Receipt.objects.using(using).filter(message_id__in=ids)
     digests = {(r.consumer, r.message_id): r.digest for r in receipts}
     uuids = [u for u in map(as_uuid, ids) if u is not None]
-    known = dict(Message.objects.using(using).filter(message_id__in=uuids).values_list("message_id", "digest"))
+    known = dict(
+        Message.objects.using(using).filter(message_id__in=uuids).values_list("message_id", "digest")
+    )
     found = []
     for d in duplicates:
         uuid = as_uuid(d.message_id)

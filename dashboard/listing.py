@@ -46,12 +46,19 @@ class Row:
     def since(self) -> datetime:
         """Its age counts from its commit; that of a delayed message from when it falls due."""
         pending = self.standing.pending
-        return pending.available_at if pending and pending.scheduled and pending.available_at else self.message.created_at
+        return (
+            pending.available_at
+            if pending and pending.scheduled and pending.available_at
+            else self.message.created_at
+        )
 
     @property
     def verb(self) -> str:
         """The act that stands in the row: what sends the message once more, if it can be done now."""
-        return next((c.verb for c in choices(self.standing) if c.verb in ("retry", "redispatch") and not c.refused), "")
+        return next(
+            (c.verb for c in choices(self.standing) if c.verb in ("retry", "redispatch") and not c.refused),
+            "",
+        )
 
     @property
     def title(self) -> str:

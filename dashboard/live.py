@@ -86,7 +86,9 @@ class Feed:
         self._watches = [Watch(alias, self.wake) for alias in settings.DATABASES]
         for watch in self._watches:
             watch.start()
-        threading.Thread(target=self._poll, args=(self._ended, self._watches), name="feed-poll", daemon=True).start()
+        threading.Thread(
+            target=self._poll, args=(self._ended, self._watches), name="feed-poll", daemon=True
+        ).start()
 
     def _stop(self) -> None:
         self._ended.set()

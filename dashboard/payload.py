@@ -18,7 +18,6 @@ from django.utils.translation import ngettext
 from outbox_core import jsontext
 from outbox_core.operations import masking
 
-
 BUDGET = 64 * 1024  # characters that a page shows before it says that there is more
 LONG_TEXT = 4_000  # characters of one text
 
@@ -60,7 +59,9 @@ class _Writer:
         else:
             self._scalar(value)
 
-    def _items(self, begin: str, end: str, items: list[Any], depth: int, write: Callable[[Any, int], None]) -> None:
+    def _items(
+        self, begin: str, end: str, items: list[Any], depth: int, write: Callable[[Any, int], None]
+    ) -> None:
         self.text(begin)
         for number, item in enumerate(items):
             self.text(",\n" if number else "\n")
@@ -75,7 +76,9 @@ class _Writer:
 
     def _scalar(self, value: Any) -> None:
         text = jsontext.dump(value)
-        kind = "str" if isinstance(value, str) else "lit" if value is None or isinstance(value, bool) else "num"
+        kind = (
+            "str" if isinstance(value, str) else "lit" if value is None or isinstance(value, bool) else "num"
+        )
         if not isinstance(value, int | Decimal | str) or isinstance(value, bool):
             self.text(text, kind if isinstance(value, bool | None) else "")
         elif isinstance(value, str) and len(text) > LONG_TEXT:

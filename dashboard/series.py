@@ -85,7 +85,9 @@ def round_up(value: float) -> float:
 
 def _path(points: Sequence[float], top: float) -> str:
     step = (RIGHT - LEFT) / max(1, len(points) - 1)
-    return " ".join(f"{LEFT + i * step:.1f},{BOTTOM - (BOTTOM - TOP) * p / top:.1f}" for i, p in enumerate(points))
+    return " ".join(
+        f"{LEFT + i * step:.1f},{BOTTOM - (BOTTOM - TOP) * p / top:.1f}" for i, p in enumerate(points)
+    )
 
 
 def _grid(top: float) -> SafeString:

@@ -50,11 +50,16 @@ def numbers(using: str, now: datetime) -> list[Number]:
     """The eight numbers of the overview."""
     counts = stats.counts(using)
     oldest = stats.oldest_pending(using)
-    hour = stats.series(using, ("committed", "dispatched", "handled", "failed", "dead", "duplicate"), now - HOUR, now)
+    hour = stats.series(
+        using, ("committed", "dispatched", "handled", "failed", "dead", "duplicate"), now - HOUR, now
+    )
     sums = {kind: sum(p.counts.get(kind, 0) for p in hour) for kind in ("dispatched", "handled", "dead")}
     p95 = stats.latency(using, "dispatched", 0.95, now - HOUR)
     doubles = Duplicate.objects.using(using).filter(at__gte=now - HOUR).order_by()
-    many, differ = (int(rows.values("pk")[: stats.CAP + 1].count()) for rows in (doubles, doubles.filter(same_payload=False)))
+    many, differ = (
+        int(rows.values("pk")[: stats.CAP + 1].count())
+        for rows in (doubles, doubles.filter(same_payload=False))
+    )
     late = oldest > settings.BEHIND_AFTER
     return [
         Number("oldest", _("Oldest pending"), wording.duration(oldest) if oldest else "-", oldest, _list("pending"),
@@ -101,7 +106,15 @@ def _backlog(now: int, points: Sequence[Point]) -> list[float]:
     """How many waited at the end of each minute: from today's number back through what came and what went."""
     found = [float(now)]
     for p in reversed(points[1:]):
-        found.append(max(0.0, found[-1] - p.counts.get("committed", 0) + p.counts.get("dispatched", 0) + p.counts.get("dead", 0)))
+        found.append(
+            max(
+                0.0,
+                found[-1]
+                - p.counts.get("committed", 0)
+                + p.counts.get("dispatched", 0)
+                + p.counts.get("dead", 0),
+            )
+        )
     return found[::-1]
 
 

@@ -15,7 +15,10 @@ urlpatterns = [
     path("duplicates/", duplicates.duplicates, name="duplicates"),
     path("workers/", workers.workers, name="workers"),
     path("audit/", audit.audit, name="audit"),
-    *[path(f"messages/<uuid:message_id>/{plural}/", act, {"plural": plural}, name=plural) for plural in acts.PLURALS],
+    *[
+        path(f"messages/<uuid:message_id>/{plural}/", act, {"plural": plural}, name=plural)
+        for plural in acts.PLURALS
+    ],
     path("-/live", health.live, name="live"),
     path("-/ready", health.ready, name="ready"),
     path("metrics", health.metrics, name="metrics"),

@@ -46,7 +46,9 @@ def compact(value: float | None) -> str:
 
 def rate(value: float) -> str:
     """Messages per second."""
-    return _("%s/s") % (compact(value) if value >= 10 or value == 0 else f"{value:.1f}".rstrip("0").rstrip("."))
+    return _("%s/s") % (
+        compact(value) if value >= 10 or value == 0 else f"{value:.1f}".rstrip("0").rstrip(".")
+    )
 
 
 def size(octets: int) -> str:

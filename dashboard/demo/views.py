@@ -43,7 +43,13 @@ def act(request: HttpRequest, name: str) -> HttpResponse:
     try:
         text, level, status = ACTS[name](request.POST), "ok", 200
         announce(store(), CHANGED)
-    except (ValueError, OutboxError, Product.DoesNotExist, Basket.DoesNotExist, Message.DoesNotExist) as refused:
+    except (
+        ValueError,
+        OutboxError,
+        Product.DoesNotExist,
+        Basket.DoesNotExist,
+        Message.DoesNotExist,
+    ) as refused:
         text, level, status = str(refused), "bad", 422
     if answers.wants_json(request):
         return answers.json_answer({"outcome": "done" if level == "ok" else "refused", "text": text}, status)
@@ -66,7 +72,10 @@ def _price(form: QueryDict) -> str:
 
 def _basket(form: QueryDict) -> str:
     basket = shop.add_to_basket(form.get("buyer", "")[:100] or shop.BUYERS[0], _number(form, "product"))
-    return _("It is in the basket of %s. Change its price and watch the old one stay beside the new one.") % basket.buyer
+    return (
+        _("It is in the basket of %s. Change its price and watch the old one stay beside the new one.")
+        % basket.buyer
+    )
 
 
 def _accept(form: QueryDict) -> str:
@@ -76,13 +85,20 @@ def _accept(form: QueryDict) -> str:
 
 def _order(form: QueryDict) -> str:
     order = shop.place_order(_number(form, "basket"))
-    return _("Order %d is placed. Look at Messages: orders.started causes payments.settled, and that orders.paid; each page names what caused it.") % order.pk
+    return (
+        _(
+            "Order %d is placed. Look at Messages: orders.started causes payments.settled, and that orders.paid; each page names what caused it."
+        )
+        % order.pk
+    )
 
 
 def _number(form: QueryDict, name: str) -> int:
     text = form.get(name, "")
     if not text.isdecimal() or len(text) > 18:
-        raise ValueError(_("%(name)s must be a number, not %(actual)s") % {"name": name, "actual": text[:40] or "nothing"})
+        raise ValueError(
+            _("%(name)s must be a number, not %(actual)s") % {"name": name, "actual": text[:40] or "nothing"}
+        )
     return int(text)
 
 

@@ -56,9 +56,9 @@ def scripts() -> SafeString:
     """
     vendored = ("django_htmx/htmx-2.min.js", "django_htmx/ext/hx-ws-2.min.js")
     own = [(static(f"outboard/{name}.js"),) for name in SCRIPTS]
-    return format_html_join("\n", '<script src="{}" defer></script>', [(static(p),) for p in vendored]) + format_html_join(
-        "\n", '<script src="{}" type="module"></script>', own
-    )
+    return format_html_join(
+        "\n", '<script src="{}" defer></script>', [(static(p),) for p in vendored]
+    ) + format_html_join("\n", '<script src="{}" type="module"></script>', own)
 
 
 @register.simple_tag(takes_context=True)
@@ -72,7 +72,9 @@ def navigation(context: Context) -> list[dict[str, Any]]:
         except NoReverseMatch:
             continue
         if permissions.allows(request.user, permission):
-            here = request.path == url or (url != reverse("outboard:overview") and request.path.startswith(url))
+            here = request.path == url or (
+                url != reverse("outboard:overview") and request.path.startswith(url)
+            )
             found.append({"url": url, "title": _(title), "here": here})
     return found
 

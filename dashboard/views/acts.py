@@ -35,7 +35,16 @@ def act(request: HttpRequest, message_id: UUID, plural: str) -> HttpResponse:
     except StateChanged as refused:
         return _refused(request, message_id, verb, refused)
     except InvalidMessage as invalid:
-        return _again(request, message_id, verb, 422, str(invalid), error=str(invalid), field=invalid.field, limit=str(invalid.limit))
+        return _again(
+            request,
+            message_id,
+            verb,
+            422,
+            str(invalid),
+            error=str(invalid),
+            field=invalid.field,
+            limit=str(invalid.limit),
+        )
     except OutboxError as failed:
         return _again(request, message_id, verb, 503, str(failed), error=str(failed))
     return _done(request, message_id, verb, acted)
@@ -66,7 +75,9 @@ def _refused(request: HttpRequest, message_id: UUID, verb: str, refused: StateCh
     )  # fmt: skip
 
 
-def _again(request: HttpRequest, message_id: UUID, verb: str, status: int, text: str, **data: Any) -> HttpResponse:
+def _again(
+    request: HttpRequest, message_id: UUID, verb: str, status: int, text: str, **data: Any
+) -> HttpResponse:
     """The dialog once more, with what was wrong, and the message as it is now."""
     if answers.wants_json(request):
         return answers.json_answer(data, status)
@@ -75,8 +86,14 @@ def _again(request: HttpRequest, message_id: UUID, verb: str, status: int, text:
     if found is None:
         return missing(request, message_id)
     standing = inspect.standing(found, using)
-    context = acts.dialog(found, standing, verb, using, problem=text, status=status, reason=request.POST.get("reason", ""))
+    context = acts.dialog(
+        found, standing, verb, using, problem=text, status=status, reason=request.POST.get("reason", "")
+    )
     if getattr(request, "htmx", False):
         return render(request, "outboard/dialog.html", context, status=status)
-    page = describe(found, standing, using) | {"dialog": context, "acts": acts.choices(standing), "hide_content": True}
+    page = describe(found, standing, using) | {
+        "dialog": context,
+        "acts": acts.choices(standing),
+        "hide_content": True,
+    }
     return render(request, "outboard/message.html", page, status=status)

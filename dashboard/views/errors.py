@@ -15,7 +15,9 @@ from dashboard.permissions import sign_in
 
 def missing(request: HttpRequest, message_id: UUID | str) -> HttpResponse:
     """There is no such message (any more)."""
-    text = _("No message has the id %s. It was never committed here, or its retention has ended.") % message_id
+    text = (
+        _("No message has the id %s. It was never committed here, or its retention has ended.") % message_id
+    )
     return answers.error(request, 404, _("No such message"), detail=text)
 
 
@@ -33,7 +35,9 @@ def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpR
 
 def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
     """403 for a form without its token, or one from another site."""
-    text = _("The form was too old, or came from another site. Nothing was changed. Open the page again and repeat it.")
+    text = _(
+        "The form was too old, or came from another site. Nothing was changed. Open the page again and repeat it."
+    )
     return answers.error(request, 403, _("Not accepted"), detail=text)
 
 

@@ -24,7 +24,9 @@ def live(request: HttpRequest) -> HttpResponse:
 def ready(request: HttpRequest) -> HttpResponse:
     """200 if the database answers and is migrated, else 503."""
     well = health.ready(store())
-    return HttpResponse("ok\n" if well else "not ready\n", status=200 if well else 503, content_type="text/plain")
+    return HttpResponse(
+        "ok\n" if well else "not ready\n", status=200 if well else 503, content_type="text/plain"
+    )
 
 
 @require_safe
@@ -34,7 +36,9 @@ def metrics(request: HttpRequest) -> HttpResponse:
     given = request.headers.get("Authorization", "")
     if not token or not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
         return HttpResponse("Not found\n", status=404, content_type="text/plain")
-    return HttpResponse(exposition(stats.status(store())), content_type="text/plain; version=0.0.4; charset=utf-8")
+    return HttpResponse(
+        exposition(stats.status(store())), content_type="text/plain; version=0.0.4; charset=utf-8"
+    )
 
 
 def exposition(status: dict) -> str:  # type: ignore[type-arg]
@@ -44,12 +48,22 @@ def exposition(status: dict) -> str:  # type: ignore[type-arg]
     for name, kind, help_, value in (
         ("outbox_dispatched_total", "counter", "Confirmed sends.", status["dispatched"]),
         ("outbox_duplicates_total", "counter", "Duplicates that were seen.", status["duplicates"]),
-        ("outbox_oldest_pending_seconds", "gauge", "How long the oldest due message has waited.", status["oldest_pending_seconds"]),
+        (
+            "outbox_oldest_pending_seconds",
+            "gauge",
+            "How long the oldest due message has waited.",
+            status["oldest_pending_seconds"],
+        ),
     ):
         lines += [f"# HELP {name} {help_}", f"# TYPE {name} {kind}", f"{name} {value}"]
-    lines += ["# HELP outbox_worker_heartbeat_age_seconds Since a worker's last sign of life.", "# TYPE outbox_worker_heartbeat_age_seconds gauge"]
+    lines += [
+        "# HELP outbox_worker_heartbeat_age_seconds Since a worker's last sign of life.",
+        "# TYPE outbox_worker_heartbeat_age_seconds gauge",
+    ]
     for w in status["workers"]:
-        lines.append(f'outbox_worker_heartbeat_age_seconds{{kind="{_label(w["kind"])}",name="{_label(w["name"])}"}} {w["heartbeat_age_seconds"]}')
+        lines.append(
+            f'outbox_worker_heartbeat_age_seconds{{kind="{_label(w["kind"])}",name="{_label(w["name"])}"}} {w["heartbeat_age_seconds"]}'
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -59,7 +59,9 @@ def _waiting_behind(found: Message, standing: Standing, using: str) -> int:
     row = standing.parked or standing.pending
     if row is None or not found.key or standing.state in ("marked", "discarded"):
         return 0
-    lane = Pending.objects.using(using).filter(partition=row.partition, key=found.key, position__gt=row.position)
+    lane = Pending.objects.using(using).filter(
+        partition=row.partition, key=found.key, position__gt=row.position
+    )
     return int(lane.exclude(pk=found.pk).order_by().values("pk")[: inspect.EARLIER_CAP + 1].count())
 
 
@@ -82,4 +84,9 @@ def _json(context: dict[str, Any], found: Message, using: str) -> dict[str, Any]
 
 
 def _reference(other: Message) -> dict[str, Any]:
-    return {"message_id": other.message_id, "type": other.type, "key": other.key, "created_at": other.created_at}
+    return {
+        "message_id": other.message_id,
+        "type": other.type,
+        "key": other.key,
+        "created_at": other.created_at,
+    }

@@ -41,7 +41,13 @@ def messages(request: HttpRequest) -> HttpResponse:
         context |= _changes(request, page, now, using, wanted.selection.state)
     else:
         context["rows"] = listing.rows(page.messages, now, using)
-    return answers.page(request, "messages", context, lambda: _json(context, now, using), 422 if wanted.problems and answers.wants_json(request) else 200)
+    return answers.page(
+        request,
+        "messages",
+        context,
+        lambda: _json(context, now, using),
+        422 if wanted.problems and answers.wants_json(request) else 200,
+    )
 
 
 def _page(request: HttpRequest, wanted: filters.Filters, using: str) -> Page:

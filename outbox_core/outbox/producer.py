@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django.db import connections, router, transaction
 
-from outbox_core import wakeup
+from outbox_core import context, wakeup
 from outbox_core.clock import database_now
 from outbox_core.conf import settings
 from outbox_core.errors import InvalidMessage, MessageConflict, NotInTransaction
@@ -60,7 +60,7 @@ def publish(
     `correlation_id`, `causation_id`: left out, taken from the message that is being handled.
     `delay` (seconds or timedelta) keeps it back; it takes its place in its key when it falls due.
     `mandatory=False` lets the broker drop it silently where no queue is bound.
-    `using` is the database alias; left out, the one that the router gives.
+    `using` is the database alias; left out, that of the running handler, else the one that the router gives.
 
     Raises NotInTransaction, InvalidMessage (with `.field` and `.limit`) or MessageConflict; then nothing was
     written here, and the transaction is the caller's to roll back.
@@ -93,7 +93,9 @@ def publish_many(items: Iterable[Outgoing], *, using: str | None = None) -> list
 
 
 def _alias(using: str | None) -> str:
-    return using or router.db_for_write(Message)
+    """Inside a handler: its own database, since its effects, its receipt and its messages commit together."""
+    incoming = context.current()
+    return using or (incoming.using if incoming else "") or router.db_for_write(Message)
 
 
 def _store(items: Sequence[Checked], using: str) -> list[Message]:

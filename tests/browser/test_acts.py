@@ -24,14 +24,21 @@ pytestmark = pytest.mark.django_db(transaction=True)
 )
 def test_a_button_has_one_effect_and_one_audit_row(live_server_daphne, browser, verb, make, state):
     message = make(key="k-1")
-    page = live(sign_in(browser.new_page(), live_server_daphne, "operator", f"/messages/{message.message_id}/"))
+    page = live(
+        sign_in(browser.new_page(), live_server_daphne, "operator", f"/messages/{message.message_id}/")
+    )
     answer = act(page, verb, "the queue is bound again")
     assert answer.status == 200
     page.wait_for_selector(f"#head[data-state={state}]")
     page.wait_for_selector(".toast.ok")
     assert page.locator("dialog#operation").count() == 0
     row = Operation.objects.get()
-    assert (row.verb, row.actor, row.reason, row.origin) == (verb, "operator", "the queue is bound again", "dashboard")
+    assert (row.verb, row.actor, row.reason, row.origin) == (
+        verb,
+        "operator",
+        "the queue is bound again",
+        "dashboard",
+    )
     assert inspect.standing(message).state == state
     assert "operator" in page.locator("#timeline [data-kind=operated]").inner_text()
 

@@ -82,7 +82,9 @@ def test_every_digit_of_a_number_is_kept(page, live_server_daphne):
     from decimal import Decimal
 
     big = 10**40 + 1
-    message = situations.pending(payload={"big": big, "price": Decimal("12.50"), "small": Decimal("1E-30"), "safe": 2**53 + 1})
+    message = situations.pending(
+        payload={"big": big, "price": Decimal("12.50"), "small": Decimal("1E-30"), "safe": 2**53 + 1}
+    )
     page.goto(f"{live_server_daphne}/messages/{message.message_id}/")
     text = page.locator("#payload").inner_text()
     assert str(big) in text
@@ -91,7 +93,9 @@ def test_every_digit_of_a_number_is_kept(page, live_server_daphne):
 
 
 def test_masked_values_never_reach_the_page(page, live_server_daphne):
-    message = situations.pending(payload={"email": "ada@secret.example", "deep": [{"password": "hunter2"}], "open": "yes"})
+    message = situations.pending(
+        payload={"email": "ada@secret.example", "deep": [{"password": "hunter2"}], "open": "yes"}
+    )
     for query in ("", "?payload=all", "?payload=raw"):
         page.goto(f"{live_server_daphne}/messages/{message.message_id}/{query}")
         assert "secret.example" not in page.content()

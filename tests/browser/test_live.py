@@ -27,7 +27,9 @@ def test_rows_never_move_under_the_pointer(live_server_daphne, browser):
     page.click("#newer a")
     page.wait_for_selector(f"tr[data-message-id='{new.message_id}']")
     assert before is not None
-    ids = page.locator("#messages tr[data-message-id]").evaluate_all("rows => rows.map(row => row.dataset.messageId)")
+    ids = page.locator("#messages tr[data-message-id]").evaluate_all(
+        "rows => rows.map(row => row.dataset.messageId)"
+    )
     assert ids == [str(new.message_id), str(old.message_id)]
 
 
@@ -61,7 +63,9 @@ def test_paused_means_paused_and_resuming_catches_up(live_server_daphne, browser
     page.click("#pause")
     page.wait_for_selector("body[data-live=paused]")
     message = situations.dispatched()
-    wait_until(lambda: int(page.get_attribute("#tick", "data-tick") or 0) > 0)  # the tick came, and was not followed
+    wait_until(
+        lambda: int(page.get_attribute("#tick", "data-tick") or 0) > 0
+    )  # the tick came, and was not followed
     assert page.locator("#messages tr[data-message-id]").count() == 0
     page.click("#pause")
     page.wait_for_selector(f"tr[data-message-id='{message.message_id}']")
@@ -92,7 +96,9 @@ def test_a_page_whose_viewer_loses_the_permission_says_so(live_server_daphne, br
 
 def test_a_message_page_shows_what_happens_meanwhile(live_server_daphne, browser):
     message = situations.pending()
-    page = live(sign_in(browser.new_page(), live_server_daphne, "operator", f"/messages/{message.message_id}/"))
+    page = live(
+        sign_in(browser.new_page(), live_server_daphne, "operator", f"/messages/{message.message_id}/")
+    )
     page.wait_for_selector("#head[data-state=pending]")
     from outbox_core.models import Pending
     from outbox_core.wakeup import CHANGED, announce

@@ -92,7 +92,9 @@ def test_a_second_copy_is_shown_as_a_duplicate_without_effect(engine, live_serve
 def test_the_pictures_of_the_readme(engine, spawn, live_server_daphne, browser):
     """A shop at work for a few seconds; with SCREENSHOTS=1 the pages are kept as pictures."""
     site = live_server_daphne
-    page = live(sign_in(browser.new_page(viewport={"width": 1360, "height": 900}), site, "operator", "/demo/"))
+    page = live(
+        sign_in(browser.new_page(viewport={"width": 1360, "height": 900}), site, "operator", "/demo/")
+    )
     page.click("text=Send it nowhere")
     page.wait_for_selector(".toast:has-text('unroutable')")
     for n, product in enumerate(Product.objects.all()):
@@ -113,4 +115,13 @@ def test_the_pictures_of_the_readme(engine, spawn, live_server_daphne, browser):
     live(page).wait_for_selector("#verdict[data-level]")
     picture(page, "overview")
     names = page.locator("[data-number]").evaluate_all("all => all.map(one => one.dataset.number)")
-    assert names == ["oldest", "pending", "retrying", "dead", "dispatched", "latency", "handled", "duplicates"]
+    assert names == [
+        "oldest",
+        "pending",
+        "retrying",
+        "dead",
+        "dispatched",
+        "latency",
+        "handled",
+        "duplicates",
+    ]

@@ -76,7 +76,11 @@ def test_a_user_without_permission_is_told_which_one_is_missing(visit):
 def test_a_viewer_sees_every_page_and_no_act(visit):
     viewer = visit("viewer")
     message = situations.dead()
-    for address in (*PAGES, f"/messages/{message.message_id}/", f"/messages/{message.message_id}/?dialog=retry"):
+    for address in (
+        *PAGES,
+        f"/messages/{message.message_id}/",
+        f"/messages/{message.message_id}/?dialog=retry",
+    ):
         page = viewer.get(address)
         assert page.status_code == 200, address
         text = page.content.decode()
@@ -117,20 +121,27 @@ def test_acts_need_a_token_and_are_never_done_by_a_get(visit):
         answer = careful.post(address, {"reason": "r"})
         assert answer.status_code == 403
         assert "Nothing was changed" in answer.content.decode()
-        as_json = careful.post(address, json.dumps({"reason": "r"}), "application/json", headers={"Accept": "application/json"})
+        as_json = careful.post(
+            address, json.dumps({"reason": "r"}), "application/json", headers={"Accept": "application/json"}
+        )
         assert as_json.status_code == 403
         assert "Nothing was changed" in as_json.json()["detail"]
     assert not Operation.objects.exists()
     careful.get(f"/messages/{message.message_id}/?dialog=mark")
     token = careful.cookies["csrftoken"].value
     answer = careful.post(
-        f"/messages/{message.message_id}/marks/", {"reason": "r"}, headers={"X-CSRFToken": token, "HX-Request": "true"}
+        f"/messages/{message.message_id}/marks/",
+        {"reason": "r"},
+        headers={"X-CSRFToken": token, "HX-Request": "true"},
     )
     assert answer.status_code == 200
     assert Operation.objects.count() == 1
 
 
-@pytest.mark.parametrize("address", ["/", "/messages/", "/accounts/login/", "/-/live", "/-/ready", "/metrics", "/messages", "/nope/"])
+@pytest.mark.parametrize(
+    "address",
+    ["/", "/messages/", "/accounts/login/", "/-/live", "/-/ready", "/metrics", "/messages", "/nope/"],
+)
 def test_every_answer_has_the_headers(visit, client, address):
     for visitor in (client, visit("operator")):
         answer = visitor.get(address)

@@ -57,7 +57,9 @@ def test_a_list_has_items_cursors_and_counts(operator):
     older = get(operator, answer["next"])
     assert [item["key"] for item in older["items"]] == ["k-0"]
     assert older["next"] is None
-    assert [i["key"] for i in get(operator, older["previous"])["items"]] == [i["key"] for i in answer["items"]]
+    assert [i["key"] for i in get(operator, older["previous"])["items"]] == [
+        i["key"] for i in answer["items"]
+    ]
 
 
 @pytest.mark.parametrize("address", ["/duplicates/", "/workers/", "/audit/"])
@@ -75,7 +77,9 @@ def test_the_overview_and_the_demo_answer_json_too(operator):
 
 def test_a_message_has_its_timeline_consumers_and_exact_payload(operator):
     message = situations.dispatched()
-    loud = situations.pending(payload={"n": 2**60 + 1, "price": Decimal("12.50"), "email": "a@b.example"}, headers={"h": 1})
+    loud = situations.pending(
+        payload={"n": 2**60 + 1, "price": Decimal("12.50"), "email": "a@b.example"}, headers={"h": 1}
+    )
     answer = get(operator, f"/messages/{message.message_id}/")
     assert set(answer) >= FIELDS | {"payload", "headers", "timeline", "consumers", "causes", "effects"}
     assert [e["kind"] for e in answer["timeline"]] == ["confirmed", "committed"]
@@ -113,14 +117,25 @@ def test_a_refused_act_is_409_and_says_who_and_when(operator):
     answer = post(operator, message.message_id, "retries", reason="r", version=version)
     assert answer.status_code == 409
     body = answer.json()
-    assert (body["outcome"], body["state"], body["by"], body["operation"]) == ("refused", "discarded", "ana", None)
+    assert (body["outcome"], body["state"], body["by"], body["operation"]) == (
+        "refused",
+        "discarded",
+        "ana",
+        None,
+    )
     assert body["at"]
     assert Operation.objects.count() == 1
 
 
 @pytest.mark.parametrize(
     ("body", "field"),
-    [({}, "reason"), ({"reason": " "}, "reason"), ({"reason": "x" * 501}, "reason"), ({"reason": 7}, "reason"), ({"reason": "r", "version": 1}, "version")],
+    [
+        ({}, "reason"),
+        ({"reason": " "}, "reason"),
+        ({"reason": "x" * 501}, "reason"),
+        ({"reason": 7}, "reason"),
+        ({"reason": "r", "version": 1}, "version"),
+    ],
 )
 def test_bad_input_is_422_and_names_the_field(operator, body, field):
     message = situations.dead()
@@ -151,12 +166,16 @@ def test_a_form_is_answered_with_303_and_htmx_with_a_fragment(operator):
     assert answer.status_code == 303
     assert answer["Location"] == f"/messages/{first.message_id}/"
     fragment = operator.post(
-        f"/messages/{second.message_id}/marks/", {"reason": "r", "version": "dead.0.0"}, headers={"HX-Request": "true"}
+        f"/messages/{second.message_id}/marks/",
+        {"reason": "r", "version": "dead.0.0"},
+        headers={"HX-Request": "true"},
     )
     assert fragment.status_code == 200
     assert b"<html" not in fragment.content
     stale = operator.post(
-        f"/messages/{second.message_id}/marks/", {"reason": "r", "version": "dead.0.0"}, headers={"HX-Request": "true"}
+        f"/messages/{second.message_id}/marks/",
+        {"reason": "r", "version": "dead.0.0"},
+        headers={"HX-Request": "true"},
     )
     assert stale.status_code == 409
     assert b"operator" in stale.content

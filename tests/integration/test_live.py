@@ -32,7 +32,9 @@ def cookie(name: str) -> bytes:
     return f"sessionid={client.cookies['sessionid'].value}".encode()
 
 
-def socket(cookie: bytes = b"", origin: bytes | None = ORIGIN, path: str = "/ws/live/") -> WebsocketCommunicator:
+def socket(
+    cookie: bytes = b"", origin: bytes | None = ORIGIN, path: str = "/ws/live/"
+) -> WebsocketCommunicator:
     headers = [(b"host", HOST), (b"cookie", cookie)]
     if origin is not None:
         headers.append((b"origin", origin))

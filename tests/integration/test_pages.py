@@ -88,7 +88,17 @@ def test_filters_choose_and_a_bad_one_is_named(operator):
     assert "a cursor of this list" in text(operator, "/messages/?after=nonsense")
 
 
-@pytest.mark.parametrize("query", ["since=99999-01-01", "since=2026-13-45", "after=m99999999999999999999", "key=%00", "since=0001-01-01T00:00%2B23:00", "rows=x,~,1~,,9999999999999999999"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "since=99999-01-01",
+        "since=2026-13-45",
+        "after=m99999999999999999999",
+        "key=%00",
+        "since=0001-01-01T00:00%2B23:00",
+        "rows=x,~,1~,,9999999999999999999",
+    ],
+)
 def test_strange_addresses_are_no_server_errors(operator, query):
     for headers in ({}, {"HX-Request": "true"}):
         assert operator.get(f"/messages/?{query}", headers=headers).status_code == 200
@@ -181,12 +191,18 @@ def test_the_pages_cost_the_same_queries_however_many_rows_they_show(operator, d
 
 def test_the_ledger_of_duplicates_shows_cause_consumer_and_what_differs(operator):
     message = situations.dispatched()
-    for consumer, cause, same in (("basket", "resend", True), ("mail", "producer", False), ("", "producer", True)):
+    for consumer, cause, same in (
+        ("basket", "resend", True),
+        ("mail", "producer", False),
+        ("", "producer", True),
+    ):
         Duplicate.objects.create(
             consumer=consumer, message_id=str(message.message_id), type=message.type, cause=cause, same_payload=same,
             gap=timedelta(seconds=3), digest="ab" * 32,
         )  # fmt: skip
-    Duplicate.objects.create(consumer="mail", message_id="<no uuid>", cause="race", same_payload=True, digest="")
+    Duplicate.objects.create(
+        consumer="mail", message_id="<no uuid>", cause="race", same_payload=True, digest=""
+    )
 
     def seen(query: str) -> list[str]:
         return re.findall(r'data-cause="(\w+)"', text(operator, f"/duplicates/{query}"))
@@ -209,7 +225,9 @@ def test_the_workers_page_shows_who_is_silent_and_which_partitions_nobody_has(op
     Partition.objects.filter(number__gte=60).update(lease=None)
     now = database_now()
     for name, at in (("dispatcher-a", now), ("dispatcher-b", now - timedelta(minutes=5))):
-        Worker.objects.create(kind="dispatcher", name=name, host="h", pid=1, version="1", heartbeat=at, broker="connected")
+        Worker.objects.create(
+            kind="dispatcher", name=name, host="h", pid=1, version="1", heartbeat=at, broker="connected"
+        )
     page = text(operator, "/workers/")
     assert re.search(r'data-worker="dispatcher-a" data-level="ok"', page)
     assert re.search(r'data-worker="dispatcher-b" data-level="bad"', page)
@@ -247,7 +265,9 @@ def test_older_and_newer_pages_meet_without_gap_or_overlap(operator):
 
 def test_a_message_with_an_error_of_a_stranger_is_escaped(operator):
     message = situations.retrying()
-    Pending.objects.filter(pk=message.pk).update(error_class="Boom", last_error="<img src=x onerror=alert(1)>")
+    Pending.objects.filter(pk=message.pk).update(
+        error_class="Boom", last_error="<img src=x onerror=alert(1)>"
+    )
     for address in ("/", "/messages/", f"/messages/{message.message_id}/"):
         page = text(operator, address)
         assert "<img" not in page

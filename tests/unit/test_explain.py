@@ -19,13 +19,21 @@ MESSAGE = Message(pk=7, type="order.paid", key="order-1", destination="events")
 
 def standing(state: str, *, waits: Wait | None = None, **rows) -> Standing:
     return Standing(
-        state, f"{state}.0.0", rows.get("pending"), rows.get("parked"), rows.get("dispatch"), rows.get("operation"), waits or Wait()
+        state,
+        f"{state}.0.0",
+        rows.get("pending"),
+        rows.get("parked"),
+        rows.get("dispatch"),
+        rows.get("operation"),
+        waits or Wait(),
     )
 
 
 def waiting(kind: str, failures: int = 0, error: str = "", error_class: str = "", **wait) -> explain.Why:
     row = Pending(failures=failures, attempts=failures, last_error=error, error_class=error_class)
-    return explain.why(MESSAGE, standing("retrying" if failures else "pending", pending=row, waits=Wait(kind, **wait)), NOW)
+    return explain.why(
+        MESSAGE, standing("retrying" if failures else "pending", pending=row, waits=Wait(kind, **wait)), NOW
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,14 +58,20 @@ def test_a_pending_message_says_what_it_waits_for(wait, text):
 
 
 def test_a_retrying_message_names_its_failures_and_its_next_try():
-    why = waiting("backoff", 3, 'no exchange "billing"', "ExchangeNotFound", until=NOW + timedelta(seconds=18))
-    assert why.text == 'Failed 3 times of 10: ExchangeNotFound: no exchange "billing". The next try is in 18 s.'
+    why = waiting(
+        "backoff", 3, 'no exchange "billing"', "ExchangeNotFound", until=NOW + timedelta(seconds=18)
+    )
+    assert (
+        why.text == 'Failed 3 times of 10: ExchangeNotFound: no exchange "billing". The next try is in 18 s.'
+    )
     assert why.level == "warn"
     assert "outbox_topology" in why.advice
 
 
 def test_a_failure_of_the_road_says_that_it_does_not_count():
-    why = waiting("backoff", 0, "RabbitMQ is not reachable", "BrokerUnreachable", until=NOW + timedelta(seconds=5))
+    why = waiting(
+        "backoff", 0, "RabbitMQ is not reachable", "BrokerUnreachable", until=NOW + timedelta(seconds=5)
+    )
     assert "does not count towards dead" in why.detail
 
 
@@ -82,7 +96,9 @@ def test_what_a_person_did_is_told_with_the_reason():
 def test_a_dispatched_message_names_the_worker_and_a_returned_one_warns():
     sent = Dispatch(attempt=2, worker="d-1", returned=False)
     assert "attempt 2" in explain.why(MESSAGE, standing("dispatched", dispatch=sent), NOW).text
-    returned = explain.why(MESSAGE, standing("dispatched", dispatch=Dispatch(attempt=1, worker="d", returned=True)), NOW)
+    returned = explain.why(
+        MESSAGE, standing("dispatched", dispatch=Dispatch(attempt=1, worker="d", returned=True)), NOW
+    )
     assert returned.level == "warn"
     assert "no queue was bound" in returned.text
     assert "pruned" in explain.why(MESSAGE, standing("dispatched"), NOW).text
@@ -91,7 +107,9 @@ def test_a_dispatched_message_names_the_worker_and_a_returned_one_warns():
 def test_every_error_that_the_transports_raise_has_its_advice():
     folder = Path(explain.__file__).parents[1] / "outbox_core" / "transports"
     source = "\n".join(path.read_text() for path in folder.glob("*.py"))
-    named = set(re.findall(r'Outcome\.\w+, "([A-Z]\w+)"', source)) | set(re.findall(r'Unsendable\(\s*"(\w+)"', source))
+    named = set(re.findall(r'Outcome\.\w+, "([A-Z]\w+)"', source)) | set(
+        re.findall(r'Unsendable\(\s*"(\w+)"', source)
+    )
     named |= set(re.findall(r'\d{3}: "([A-Z]\w+)"', source))
     assert len(named) > 8
     assert named - set(ADVICE) == set()

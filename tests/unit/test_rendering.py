@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard import filters, payload, series, story, wording
+from outbox_core import jsontext
 from outbox_core.operations.masking import mask as masked
 from outbox_core.operations.masking import plain
-from outbox_core import jsontext
 from outbox_core.operations.timeline import Entry
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -24,7 +24,9 @@ NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 numbers = st.integers() | st.decimals(allow_nan=False, allow_infinity=False, places=3)
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 values = st.recursive(
-    st.none() | st.booleans() | numbers | texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner), max_leaves=20
+    st.none() | st.booleans() | numbers | texts,
+    lambda inner: st.lists(inner) | st.dictionaries(texts, inner),
+    max_leaves=20,
 )
 
 
@@ -83,13 +85,16 @@ def test_durations_have_at_most_two_units(seconds, text):
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0"), (1204, "1,204"), (18_400, "18.4k"), (250_000, "250k"), (3_100_000, "3.1M"), (None, "-")]
+    ("count", "text"),
+    [(0, "0"), (1204, "1,204"), (18_400, "18.4k"), (250_000, "250k"), (3_100_000, "3.1M"), (None, "-")],
 )
 def test_counts_are_short(count, text):
     assert wording.compact(count) == text
 
 
-@pytest.mark.parametrize(("value", "top"), [(0, 1), (1, 1), (1.1, 2), (3, 5), (7, 10), (180, 200), (501, 1000)])
+@pytest.mark.parametrize(
+    ("value", "top"), [(0, 1), (1, 1), (1.1, 2), (3, 5), (7, 10), (180, 200), (501, 1000)]
+)
 def test_a_chart_ends_at_a_round_value(value, top):
     assert series.round_up(value) == top
 
@@ -128,7 +133,9 @@ def entry(n: int, text: str, kind: str = "failed") -> Entry:
 
 
 def test_equal_errors_are_folded_and_gaps_are_shown():
-    entries = [entry(n, f"Attempt {10 - n} failed: no exchange") for n in range(6)] + [entry(9, "Committed", "committed")]
+    entries = [entry(n, f"Attempt {10 - n} failed: no exchange") for n in range(6)] + [
+        entry(9, "Committed", "committed")
+    ]
     lines = story.tell(entries)
     assert [line.folded for line in lines] == [0, 4, 0, 0]
     assert (lines[1].first, lines[1].last) == (6, 9)
