@@ -41,10 +41,16 @@ def needs(using: str, now: datetime) -> list[Need]:
 def _dead(using: str) -> list[Need]:
     dead = Parked.objects.using(using).filter(state="dead")
     groups = (
-        _newest(dead).values("type", "destination", "error_class", "fingerprint")
-        .annotate(n=Count("pk"), first=Min("at"), error=Max("error"), keys=Count("key", distinct=True, filter=Q(holds=True)))
+        _newest(dead)
+        .values("type", "destination", "error_class", "fingerprint")
+        .annotate(
+            n=Count("pk"),
+            first=Min("at"),
+            error=Max("error"),
+            keys=Count("key", distinct=True, filter=Q(holds=True)),
+        )
         .order_by("-n")[:MOST]
-    )  # fmt: skip
+    )
     found = []
     for g in groups:
         keys = ngettext("holds back %d key", "holds back %d keys", g["keys"]) % g["keys"] if g["keys"] else ""
@@ -69,10 +75,11 @@ def _dead(using: str) -> list[Need]:
 def _retrying(using: str, now: datetime) -> list[Need]:
     retrying = Pending.objects.using(using).filter(failures__gt=0)
     groups = (
-        _newest(retrying).values("type", "destination", "error_class")
+        _newest(retrying)
+        .values("type", "destination", "error_class")
         .annotate(n=Count("pk"), error=Max("last_error"), next=Min("available_at"))
         .order_by("-n")[:MOST]
-    )  # fmt: skip
+    )
     found = []
     for g in groups:
         left = (g["next"] - now).total_seconds() if g["next"] else 0
@@ -103,11 +110,17 @@ def _received(using: str) -> list[Need]:
     )
     return [
         Need(
-            g["state"], wording.compact(g["n"]), g["type"], _("consumer %s") % g["consumer"], g["error"] or g["error_class"],
-            g["first"], "", _message(g["example"]),
+            g["state"],
+            wording.compact(g["n"]),
+            g["type"],
+            _("consumer %s") % g["consumer"],
+            g["error"] or g["error_class"],
+            g["first"],
+            "",
+            _message(g["example"]),
         )
         for g in groups
-    ]  # fmt: skip
+    ]
 
 
 def _newest(rows: Any) -> Any:

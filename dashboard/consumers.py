@@ -99,9 +99,8 @@ class LiveSocket(AsyncWebsocketConsumer):
         return bool(code)
 
     def _session_key(self) -> str:
-        headers: list[tuple[bytes, bytes]] = self.scope.get("headers", [])
         cookies: dict[str, Any] = {}
-        for name, value in headers:
+        for name, value in self.scope.get("headers", []):
             if name == b"cookie":
                 cookies.update(parse_cookie(value.decode("latin1")))
         return str(cookies.get(settings.SESSION_COOKIE_NAME, ""))

@@ -14,7 +14,7 @@ from outbox_core.models import Partition, Worker
 
 @dataclass(frozen=True, slots=True)
 class Hand:
-    """A worker as people judge it: `level` ok, warn or bad, and `note` says why it is not ok. `mark` is its letter on the map."""
+    """A worker as people judge it: `level` ok, warn or bad, with a `note`; `mark` is its letter on the map."""
 
     worker: Worker
     level: str

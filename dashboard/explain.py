@@ -119,7 +119,8 @@ def _waiting(message: Message, standing: Standing, now: datetime) -> Why:
     detail = ""
     if row.failures:
         times = ngettext("Failed %(n)d time of %(most)d", "Failed %(n)d times of %(most)d", row.failures)
-        text = f"{times % {'n': row.failures, 'most': settings.MAX_ATTEMPTS}}: {_reason(message, row.error_class, row.last_error)} {text}"
+        failed = times % {"n": row.failures, "most": settings.MAX_ATTEMPTS}
+        text = f"{failed}: {_reason(message, row.error_class, row.last_error)} {text}"
     elif row.last_error:
         detail = _(
             "Last: %s. This does not count towards dead: the message is not at fault."

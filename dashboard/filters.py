@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from uuid import UUID
 
 from django.http import QueryDict
@@ -58,8 +58,17 @@ def read(query: QueryDict, now: datetime) -> Filters:
                 )
             else:
                 times[name] = at
-    texts = {name: given.get(name, "") for name in TEXTS}
-    return Filters(Selection(state=state, **texts, **times), given, problems)
+    selection = Selection(
+        state=state,
+        type=given.get("type", ""),
+        destination=given.get("destination", ""),
+        key=given.get("key", ""),
+        error=given.get("error", ""),
+        correlation=given.get("correlation", ""),
+        since=times.get("since"),
+        until=times.get("until"),
+    )
+    return Filters(selection, given, problems)
 
 
 def clean(text: str) -> str:
@@ -77,7 +86,7 @@ def moment(text: str, now: datetime) -> datetime | None:
     except ValueError:
         return None
     if day is not None:
-        at = datetime(day.year, day.month, day.day)
+        at = datetime.combine(day, time.min)
     if at is None:
         return None
     try:

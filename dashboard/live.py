@@ -34,7 +34,7 @@ class Listener:
             self.event.set()
 
     async def change(self) -> float:
-        """Wait for a change, and until `INTERVAL` after the one before; returns how old the change is by now, in seconds."""
+        """Wait for a change, and until `INTERVAL` after the one before; returns its age in seconds."""
         await self.event.wait()
         await asyncio.sleep(self.last + INTERVAL - time.monotonic())
         self.last = time.monotonic()
@@ -97,7 +97,7 @@ class Feed:
         self._watches = []
 
     def _poll(self, ended: threading.Event, watches: list[Watch]) -> None:
-        """Where nothing is announced (WAKEUP is `poll`, or the connection is lost), wake everyone each POLL_INTERVAL."""
+        """Where nothing is announced (WAKEUP is `poll`, the connection is lost), wake everyone each POLL_INTERVAL."""
         while not ended.wait(max(INTERVAL, settings.POLL_INTERVAL)):
             if any(watch.mode == "poll" for watch in watches):
                 self.wake()

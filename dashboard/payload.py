@@ -91,9 +91,10 @@ class _Writer:
 
 def render(value: Any, budget: int = BUDGET) -> Rendered:
     """A JSON value (of `masking.mask`) as markup of at most about `budget` characters."""
-    writer = _Writer(budget)
+    writer, cut = _Writer(budget), False
     try:
         writer.value(value)
     except _Full:
-        return Rendered(mark_safe("".join(writer.parts)), True, writer.masked)
-    return Rendered(mark_safe("".join(writer.parts)), False, writer.masked)
+        cut = True
+    # Every part was escaped by `_Writer.text`, which nothing else writes to.
+    return Rendered(mark_safe("".join(writer.parts)), cut, writer.masked)  # noqa: S308

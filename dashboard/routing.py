@@ -26,7 +26,7 @@ class SameOrigin:
     def __init__(self, application: Application) -> None:
         self.application = application
 
-    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> Any:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         headers = {name: value.decode("latin1") for name, value in scope.get("headers", [])}
         if same_origin(headers.get(b"origin", ""), headers.get(b"host", "")):
             return await self.application(scope, receive, send)
@@ -42,6 +42,8 @@ def same_origin(origin: str, host: str) -> bool:
     return urlsplit(origin).netloc.lower() == host.lower() or origin in settings.CSRF_TRUSTED_ORIGINS
 
 
-websocket_urlpatterns = [path("ws/live/", SameOrigin(LiveSocket.as_asgi()))]
+live_socket: Any = SameOrigin(LiveSocket.as_asgi())
+nowhere: Any = WebsocketDenier.as_asgi()
+websocket_urlpatterns: list[Any] = [path("ws/live/", live_socket)]
 # Any other address is refused; channels would raise an error for it.
-sockets = URLRouter([*websocket_urlpatterns, re_path(r"", WebsocketDenier.as_asgi())])
+sockets = URLRouter([*websocket_urlpatterns, re_path(r"", nowhere)])

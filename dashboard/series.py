@@ -14,6 +14,10 @@ from django.utils.translation import gettext as _
 
 from dashboard import wording
 
+CELL = (
+    '<g><title>{}</title><rect x="{}" y="{}" width="20" height="20" rx="4" class="{}"/>'
+    '<text x="{}" y="{}">{}</text></g>'
+)
 WIDTH, HEIGHT = 1280, 230
 LEFT, RIGHT, TOP, BOTTOM = 46, 1272, 14, 202
 
@@ -50,9 +54,11 @@ def spark(points: Sequence[float]) -> SafeString | str:
     return format_html(
         '<svg class="spark" viewBox="0 0 120 26" preserveAspectRatio="none" aria-hidden="true">'
         '<polygon points="0,26 {} 120,26" fill="currentColor" opacity="0.14"/>'
-        '<polyline points="{}" fill="none" stroke="currentColor" stroke-width="1.3" vector-effect="non-scaling-stroke"/></svg>',
-        path, path,
-    )  # fmt: skip
+        '<polyline points="{}" fill="none" stroke="currentColor" stroke-width="1.3" '
+        'vector-effect="non-scaling-stroke"/></svg>',
+        path,
+        path,
+    )
 
 
 def chart(drawn: Chart) -> SafeString:
@@ -60,9 +66,17 @@ def chart(drawn: Chart) -> SafeString:
     top = round_up(max((max(line.points, default=0) for line in drawn.lines), default=0))
     return format_html(
         '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}{}</svg>',
-        WIDTH, HEIGHT, summary(drawn), _grid(top), _times(drawn),
-        format_html_join("", '<polyline class="s-{}" points="{}"/>', [(line.kind, _path(line.points, top)) for line in drawn.lines]),
-    )  # fmt: skip
+        WIDTH,
+        HEIGHT,
+        summary(drawn),
+        _grid(top),
+        _times(drawn),
+        format_html_join(
+            "",
+            '<polyline class="s-{}" points="{}"/>',
+            [(line.kind, _path(line.points, top)) for line in drawn.lines],
+        ),
+    )
 
 
 def summary(drawn: Chart) -> str:
@@ -70,8 +84,9 @@ def summary(drawn: Chart) -> str:
     parts = [
         _("%(title)s: now %(now)s, at most %(most)s")
         % {"title": x.title, "now": wording.rate(x.points[-1]), "most": wording.rate(max(x.points))}
-        for x in drawn.lines if x.points
-    ]  # fmt: skip
+        for x in drawn.lines
+        if x.points
+    ]
     return "; ".join(parts)
 
 
@@ -94,7 +109,8 @@ def _grid(top: float) -> SafeString:
     rows = [(BOTTOM - (BOTTOM - TOP) * share, wording.rate(top * share)) for share in (0, 0.5, 1)]
     return format_html_join(
         "",
-        f'<line class="grid" x1="{LEFT}" x2="{RIGHT}" y1="{{}}" y2="{{}}"/><text x="{LEFT - 6}" y="{{}}" text-anchor="end">{{}}</text>',
+        f'<line class="grid" x1="{LEFT}" x2="{RIGHT}" y1="{{}}" y2="{{}}"/>'
+        f'<text x="{LEFT - 6}" y="{{}}" text-anchor="end">{{}}</text>',
         [(f"{y:.0f}", f"{y:.0f}", f"{y + 4:.0f}", text) for y, text in rows],
     )
 
@@ -107,8 +123,11 @@ def _times(drawn: Chart) -> SafeString:
     return format_html_join(
         "",
         '<text x="{}" y="222" text-anchor="{}" data-axis="{}">{}</text>',
-        [(f"{x:.0f}", a, at.isoformat(), timezone.localtime(at).strftime(pattern)) for (x, at), a in zip(marks, anchors, strict=True)],
-    )  # fmt: skip
+        [
+            (f"{x:.0f}", a, at.isoformat(), timezone.localtime(at).strftime(pattern))
+            for (x, at), a in zip(marks, anchors, strict=True)
+        ],
+    )
 
 
 def partition_map(owners: Sequence[tuple[str, int | None]], columns: int = 16) -> SafeString:
@@ -124,8 +143,8 @@ def partition_map(owners: Sequence[tuple[str, int | None]], columns: int = 16) -
     free = sum(index is None for _name, index in owners)
     return format_html(
         '<svg class="map" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>',
-        columns * 22, rows * 22, _("%(n)d partitions, %(free)d without an owner") % {"n": len(owners), "free": free},
-        format_html_join(
-            "", '<g><title>{}</title><rect x="{}" y="{}" width="20" height="20" rx="4" class="{}"/><text x="{}" y="{}">{}</text></g>', cells
-        ),
-    )  # fmt: skip
+        columns * 22,
+        rows * 22,
+        _("%(n)d partitions, %(free)d without an owner") % {"n": len(owners), "free": free},
+        format_html_join("", CELL, cells),
+    )

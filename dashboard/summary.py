@@ -25,9 +25,11 @@ WINDOWS = {
     "7d": (timedelta(days=7), timedelta(hours=2)),
 }
 LINES = (
-    ("committed", gettext_lazy("committed")), ("dispatched", gettext_lazy("dispatched")),
-    ("handled", gettext_lazy("handled")), ("duplicate", gettext_lazy("duplicates")),
-)  # fmt: skip
+    ("committed", gettext_lazy("committed")),
+    ("dispatched", gettext_lazy("dispatched")),
+    ("handled", gettext_lazy("handled")),
+    ("duplicate", gettext_lazy("duplicates")),
+)
 HOUR = timedelta(hours=1)
 FRESHEST = 10.0  # seconds: a step that has only begun is not divided by less
 
@@ -62,23 +64,78 @@ def numbers(using: str, now: datetime) -> list[Number]:
     )
     late = oldest > settings.BEHIND_AFTER
     return [
-        Number("oldest", _("Oldest pending"), wording.duration(oldest) if oldest else "-", oldest, _list("pending"),
-               _("limit %s") % wording.duration(settings.BEHIND_AFTER), "bad" if late else ""),
-        Number("pending", _("Pending"), capped(counts["pending"]), counts["pending"], _list("pending"),
-               _("%s delayed") % capped(counts["scheduled"]) if counts["scheduled"] else "", points=_backlog(counts["pending"], hour)),
-        Number("retrying", _("Retrying"), capped(counts["retrying"]), counts["retrying"], _list("retrying"),
-               level="warn" if counts["retrying"] else "", points=_values(hour, "failed")),
-        Number("dead", _("Dead"), capped(counts["dead"]), counts["dead"], _list("dead"),
-               _("+%s in 1 h") % wording.compact(sums["dead"]) if sums["dead"] else "", "bad" if counts["dead"] else "", _values(hour, "dead")),
-        Number("dispatched", _("Dispatched, 1 h"), wording.compact(sums["dispatched"]), sums["dispatched"],
-               _list("dispatched", since="1h"), points=_values(hour, "dispatched")),
-        Number("latency", _("To confirm, p95"), "≤ " + wording.duration(p95) if p95 else "-", p95, _list("dispatched", since="1h"),
-               _("from commit, 1 h")),
-        Number("handled", _("Handled, 1 h"), wording.compact(sums["handled"]), sums["handled"], reverse("outboard:workers"),
-               points=_values(hour, "handled")),
-        Number("duplicates", _("Duplicates, 1 h"), capped(many), many, f"{reverse('outboard:duplicates')}?since=1h",
-               _("%s differ") % capped(differ) if differ else "", "bad" if differ else "", _values(hour, "duplicate")),
-    ]  # fmt: skip
+        Number(
+            "oldest",
+            _("Oldest pending"),
+            wording.duration(oldest) if oldest else "-",
+            oldest,
+            _list("pending"),
+            _("limit %s") % wording.duration(settings.BEHIND_AFTER),
+            "bad" if late else "",
+        ),
+        Number(
+            "pending",
+            _("Pending"),
+            capped(counts["pending"]),
+            counts["pending"],
+            _list("pending"),
+            _("%s delayed") % capped(counts["scheduled"]) if counts["scheduled"] else "",
+            points=_backlog(counts["pending"], hour),
+        ),
+        Number(
+            "retrying",
+            _("Retrying"),
+            capped(counts["retrying"]),
+            counts["retrying"],
+            _list("retrying"),
+            level="warn" if counts["retrying"] else "",
+            points=_values(hour, "failed"),
+        ),
+        Number(
+            "dead",
+            _("Dead"),
+            capped(counts["dead"]),
+            counts["dead"],
+            _list("dead"),
+            _("+%s in 1 h") % wording.compact(sums["dead"]) if sums["dead"] else "",
+            "bad" if counts["dead"] else "",
+            _values(hour, "dead"),
+        ),
+        Number(
+            "dispatched",
+            _("Dispatched, 1 h"),
+            wording.compact(sums["dispatched"]),
+            sums["dispatched"],
+            _list("dispatched", since="1h"),
+            points=_values(hour, "dispatched"),
+        ),
+        Number(
+            "latency",
+            _("To confirm, p95"),
+            "≤ " + wording.duration(p95) if p95 else "-",
+            p95,
+            _list("dispatched", since="1h"),
+            _("from commit, 1 h"),
+        ),
+        Number(
+            "handled",
+            _("Handled, 1 h"),
+            wording.compact(sums["handled"]),
+            sums["handled"],
+            reverse("outboard:workers"),
+            points=_values(hour, "handled"),
+        ),
+        Number(
+            "duplicates",
+            _("Duplicates, 1 h"),
+            capped(many),
+            many,
+            f"{reverse('outboard:duplicates')}?since=1h",
+            _("%s differ") % capped(differ) if differ else "",
+            "bad" if differ else "",
+            _values(hour, "duplicate"),
+        ),
+    ]
 
 
 def throughput(using: str, now: datetime, window: str) -> Chart:
@@ -87,9 +144,11 @@ def throughput(using: str, now: datetime, window: str) -> Chart:
     points = stats.series(using, [kind for kind, _title in LINES], now - span, now, step)
     widths = [max(FRESHEST, min(step.total_seconds(), (now - p.at).total_seconds())) for p in points]
     lines = [
-        Line(kind, str(title), [p.counts.get(kind, 0) / width for p, width in zip(points, widths, strict=True)])
+        Line(
+            kind, str(title), [p.counts.get(kind, 0) / width for p, width in zip(points, widths, strict=True)]
+        )
         for kind, title in LINES
-    ]  # fmt: skip
+    ]
     return Chart(lines, now - span, now)
 
 

@@ -62,6 +62,24 @@ def _together() -> list[CheckMessage]:
     return found
 
 
+@register("outbox")
+def check_sqlite(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
+    """A deferred SQLite transaction that reads first cannot wait for the write lock: it fails at once."""
+    found: list[CheckMessage] = []
+    for alias in settings.DATABASES:
+        config = django_settings.DATABASES.get(alias, {})
+        mode = config.get("OPTIONS", {}).get("transaction_mode", "")
+        if config.get("ENGINE", "").endswith("sqlite3") and mode.upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+            found.append(
+                Warning(
+                    f'Database "{alias}" is SQLite without OPTIONS["transaction_mode"] = "IMMEDIATE".',
+                    hint='Several processes will meet "database is locked".',
+                    id="outbox.W003",
+                )
+            )
+    return found
+
+
 @register(Tags.database)
 def check_guards(app_configs: Any, databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """The triggers that guard facts are there (SQLite drops them when a table is rebuilt)."""

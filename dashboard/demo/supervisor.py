@@ -39,7 +39,8 @@ def die_with_parent(parent: int, signum: int = signal.SIGTERM) -> None:
 class Role:
     """One process to keep running. `once`: it does something and ends, and is not started again.
 
-    `after` names such a role that must have ended first, or `patience` seconds must have passed.
+    `after` names such a role that must have ended first, or `patience` seconds must have passed. `pass_fds` are
+    descriptors that the process inherits.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Role:
     once: bool = False
     after: str = ""
     patience: float = float("inf")
+    pass_fds: Sequence[int] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     ended: bool = False
@@ -63,8 +65,7 @@ class Role:
 class Supervisor:
     """`run()` returns when SIGTERM or SIGINT came and every process has ended.
 
-    `say` gets each line of output with its role; `on_tick` is called about ten times a second. Descriptors in
-    `pass_fds` are inherited by every process.
+    `say` gets each line of output with its role; `on_tick` is called about ten times a second.
     """
 
     def __init__(
@@ -72,10 +73,9 @@ class Supervisor:
         roles: Sequence[Role],
         say: Callable[[str, str], None],
         on_tick: Callable[[], None] = lambda: None,
-        pass_fds: Sequence[int] = (),
         grace: float = GRACE,
     ) -> None:
-        self.roles, self.say, self.on_tick, self.pass_fds, self.grace = roles, say, on_tick, pass_fds, grace
+        self.roles, self.say, self.on_tick, self.grace = roles, say, on_tick, grace
         self._selector = selectors.DefaultSelector()
         self._stopping = False
         self._began = 0.0
@@ -119,7 +119,7 @@ class Supervisor:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **role.env},
-            pass_fds=self.pass_fds,
+            pass_fds=role.pass_fds,
             process_group=0,
             preexec_fn=lambda: die_with_parent(parent),
         )

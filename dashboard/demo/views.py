@@ -28,11 +28,15 @@ def demo(request: HttpRequest) -> HttpResponse:
     context = {
         "products": Product.objects.all(),
         "baskets": Basket.objects.filter(items__isnull=False).distinct().prefetch_related("items")[:8],
-        "orders": Order.objects.all()[:6], "letters": Letter.objects.all()[:4],
-        "mail": faults.switch(faults.BREAK_MAIL), "slow": faults.switch(faults.SLOW),
-        "poison": faults.switch(faults.POISON), "traffic": faults.switch(faults.TRAFFIC),
-        "fastest": faults.FASTEST_TRAFFIC, "may_act": allows(request.user, OPERATE),
-    }  # fmt: skip
+        "orders": Order.objects.all()[:6],
+        "letters": Letter.objects.all()[:4],
+        "mail": faults.switch(faults.BREAK_MAIL),
+        "slow": faults.switch(faults.SLOW),
+        "poison": faults.switch(faults.POISON),
+        "traffic": faults.switch(faults.TRAFFIC),
+        "fastest": faults.FASTEST_TRAFFIC,
+        "may_act": allows(request.user, OPERATE),
+    }
     return answers.page(request, "demo", context, lambda: _json(context))
 
 
@@ -65,9 +69,13 @@ def act(request: HttpRequest, name: str) -> HttpResponse:
 
 def _price(form: QueryDict) -> str:
     product = shop.change_price(_number(form, "product"), form.get("price", ""))
-    return _("%(name)s costs %(price)s. Look at Messages: catalog.price_changed goes from pending to dispatched, and the baskets below follow.") % {
-        "name": product.name, "price": product.price,
-    }  # fmt: skip
+    return _(
+        "%(name)s costs %(price)s. Look at Messages: catalog.price_changed goes from pending to dispatched, "
+        "and the baskets below follow."
+    ) % {
+        "name": product.name,
+        "price": product.price,
+    }
 
 
 def _basket(form: QueryDict) -> str:
@@ -87,7 +95,8 @@ def _order(form: QueryDict) -> str:
     order = shop.place_order(_number(form, "basket"))
     return (
         _(
-            "Order %d is placed. Look at Messages: orders.started causes payments.settled, and that orders.paid; each page names what caused it."
+            "Order %d is placed. Look at Messages: orders.started causes payments.settled, and that orders.paid; "
+            "each page names what caused it."
         )
         % order.pk
     )
@@ -130,14 +139,27 @@ def _json(context: dict[str, Any]) -> dict[str, Any]:
         "products": [{"id": p.pk, "name": p.name, "price": p.price} for p in context["products"]],
         "baskets": [
             {
-                "id": b.pk, "buyer": b.buyer, "total": b.total,
+                "id": b.pk,
+                "buyer": b.buyer,
+                "total": b.total,
                 "items": [
-                    {"product_id": i.product_id, "name": i.product_name, "price": i.price, "old_price": i.old_price, "quantity": i.quantity}
+                    {
+                        "product_id": i.product_id,
+                        "name": i.product_name,
+                        "price": i.price,
+                        "old_price": i.old_price,
+                        "quantity": i.quantity,
+                    }
                     for i in b.items.all()
                 ],
             }
             for b in context["baskets"]
         ],
-        "orders": [{"id": o.pk, "buyer": o.buyer, "total": o.total, "state": o.state} for o in context["orders"]],
-        "switches": {s.name: {"on": s.on, "amount": s.amount} for s in (context["mail"], context["slow"], context["poison"], context["traffic"])},
-    }  # fmt: skip
+        "orders": [
+            {"id": o.pk, "buyer": o.buyer, "total": o.total, "state": o.state} for o in context["orders"]
+        ],
+        "switches": {
+            s.name: {"on": s.on, "amount": s.amount}
+            for s in map(context.__getitem__, ("mail", "slow", "poison", "traffic"))
+        },
+    }

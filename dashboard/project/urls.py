@@ -19,6 +19,6 @@ urlpatterns = [
     path("favicon.ico", RedirectView.as_view(url=static("outboard/icon.svg"))),
     path("demo/", include("dashboard.demo.urls")),
     path("", include("dashboard.urls")),
-    # Only what ends with a slash, so that a forgotten one is still added. With DEBUG too, a wrong address shows our page.
+    # With DEBUG too, a wrong address shows our page. Only what ends with a slash, so that a forgotten one is added.
     re_path(r"^.*/$", not_found),
 ]

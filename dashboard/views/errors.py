@@ -46,4 +46,4 @@ def failed(request: HttpRequest) -> HttpResponse:
     if answers.wants_json(request):
         return answers.json_answer({"error": _("The server failed."), "detail": ""}, 500)
     context: dict[str, Any] = {"status": 500}
-    return render(None, "outboard/failed.html", context, status=500)  # type: ignore[arg-type]
+    return render(None, "outboard/failed.html", context, status=500)

@@ -62,7 +62,8 @@ def exposition(status: dict) -> str:  # type: ignore[type-arg]
     ]
     for w in status["workers"]:
         lines.append(
-            f'outbox_worker_heartbeat_age_seconds{{kind="{_label(w["kind"])}",name="{_label(w["name"])}"}} {w["heartbeat_age_seconds"]}'
+            f'outbox_worker_heartbeat_age_seconds{{kind="{_label(w["kind"])}",name="{_label(w["name"])}"}} '
+            f"{w['heartbeat_age_seconds']}"
         )
     return "\n".join(lines) + "\n"
 

@@ -47,12 +47,17 @@ def describe(found: Message, standing: Standing, using: str) -> dict[str, Any]:
     behind = _waiting_behind(found, standing, using)
     row = listing.rows([found], now, using)[0]
     return {
-        "message": found, "standing": standing, "now": now, "row": row, "behind": behind,
+        "message": found,
+        "standing": standing,
+        "now": now,
+        "row": row,
+        "behind": behind,
         "why": explain.why(found, standing, now, behind),
         "timeline": story.tell(inspect.timeline(found, using)),
         "consumers": inspect.consumers(found, using),
-        "causes": inspect.causes(found, using), "effects": inspect.effects(found, using),
-    }  # fmt: skip
+        "causes": inspect.causes(found, using),
+        "effects": inspect.effects(found, using),
+    }
 
 
 def _waiting_behind(found: Message, standing: Standing, using: str) -> int:
@@ -67,20 +72,26 @@ def _waiting_behind(found: Message, standing: Standing, using: str) -> int:
 
 def _json(context: dict[str, Any], found: Message, using: str) -> dict[str, Any]:
     return listing.as_json(context["row"], context["now"]) | {
-        "why": context["why"].text, "advice": context["why"].advice, "waits": context["standing"].waits.kind,
-        "correlation_id": found.correlation_id, "causation_id": found.causation_id, "source": found.source,
-        "traceparent": found.traceparent, "digest": found.digest,
+        "why": context["why"].text,
+        "advice": context["why"].advice,
+        "waits": context["standing"].waits.kind,
+        "correlation_id": found.correlation_id,
+        "causation_id": found.causation_id,
+        "source": found.source,
+        "traceparent": found.traceparent,
+        "digest": found.digest,
         **content.as_json(found),
         "timeline": [
             {"at": e.at, "kind": e.kind, "text": e.text, "worker": e.worker, "attempt": e.attempt}
             for e in inspect.timeline(found, using)
         ],
         "consumers": [
-            {"consumer": c.consumer, "state": c.state, "at": c.at, "duplicates": c.duplicates} for c in context["consumers"]
+            {"consumer": c.consumer, "state": c.state, "at": c.at, "duplicates": c.duplicates}
+            for c in context["consumers"]
         ],
         "causes": [_reference(m) for m in context["causes"]],
         "effects": [_reference(m) for m in context["effects"]],
-    }  # fmt: skip
+    }
 
 
 def _reference(other: Message) -> dict[str, Any]:

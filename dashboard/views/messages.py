@@ -32,11 +32,15 @@ def messages(request: HttpRequest) -> HttpResponse:
     wanted = filters.read(request.GET, now)
     page = _page(request, wanted, using)
     context = {
-        "filters": wanted, "state": wanted.selection.state, "page": page, "tabs": _tabs(request, using),
+        "filters": wanted,
+        "state": wanted.selection.state,
+        "page": page,
+        "tabs": _tabs(request, using),
         "next": page.next and paging.address(request, after=page.next),
         "previous": page.previous and paging.address(request, before=page.previous),
-        "newest": paging.address(request), "top": not (request.GET.get("after") or request.GET.get("before")),
-    }  # fmt: skip
+        "newest": paging.address(request),
+        "top": not (request.GET.get("after") or request.GET.get("before")),
+    }
     if getattr(request, "htmx", False):
         context |= _changes(request, page, now, using, wanted.selection.state)
     else:
@@ -69,10 +73,16 @@ def _tabs(request: HttpRequest, using: str) -> list[dict[str, Any]]:
     for state in ("pending", "retrying", "dead", "dispatched", "marked", "discarded", ""):
         query["state"] = state
         count = counts[state or "all"]
-        tabs.append({
-            "state": state, "name": state or "all", "here": chosen == state, "count": summary.capped(count), "raw": count,
-            "url": f"{request.path}?{query.urlencode()}",
-        })  # fmt: skip
+        tabs.append(
+            {
+                "state": state,
+                "name": state or "all",
+                "here": chosen == state,
+                "count": summary.capped(count),
+                "raw": count,
+                "url": f"{request.path}?{query.urlencode()}",
+            }
+        )
     return tabs
 
 
@@ -87,9 +97,10 @@ def _changes(request: HttpRequest, page: Page, now: Any, using: str, state: str)
     return {
         # What waits changes with the clock; what is done changes with its version only.
         "rows": [r for r in rows if r.standing.pending or shown[r.message.pk] != r.standing.version],
-        "fresh": [] if hold else listing.rows(newer, now, using), "newer": len(newer) if hold else 0,
+        "fresh": [] if hold else listing.rows(newer, now, using),
+        "newer": len(newer) if hold else 0,
         "newer_text": f"{paging.LIMIT}+" if len(newer) >= paging.LIMIT else str(len(newer)),
-    }  # fmt: skip
+    }
 
 
 def _shown(text: str) -> dict[int, str]:
@@ -103,6 +114,9 @@ def _json(context: dict[str, Any], now: Any, using: str) -> dict[str, Any]:
         return {"error": "; ".join(problems)}
     return {
         "items": [listing.as_json(row, now) for row in context["rows"]],
-        "next": context["next"], "previous": context["previous"], "counts": stats.counts(using),
-        "searched_to": context["page"].searched_to, "states": [str(s) for s in State],
-    }  # fmt: skip
+        "next": context["next"],
+        "previous": context["previous"],
+        "counts": stats.counts(using),
+        "searched_to": context["page"].searched_to,
+        "states": [str(s) for s in State],
+    }

@@ -20,13 +20,21 @@ def workers(request: HttpRequest) -> HttpResponse:
     using = store()
     found = crew.crew(using, database_now(using))
     context = {
-        "crew": found, "verdict": health.verdict(using), "silent_after": settings.LEASE + settings.HEARTBEAT,
-        "transport": settings.transport, "mode": settings.MODE,
-    }  # fmt: skip
+        "crew": found,
+        "verdict": health.verdict(using),
+        "silent_after": settings.LEASE + settings.HEARTBEAT,
+        "transport": settings.transport,
+        "mode": settings.MODE,
+    }
     return answers.page(
-        request, "workers", context,
+        request,
+        "workers",
+        context,
         lambda: {
-            "items": [crew.as_json(h) for h in found.hands], "next": None, "previous": None, "counts": stats.counts(using),
+            "items": [crew.as_json(h) for h in found.hands],
+            "next": None,
+            "previous": None,
+            "counts": stats.counts(using),
             "partitions": [name if index is not None else None for name, index in found.owners],
         },
-    )  # fmt: skip
+    )

@@ -68,6 +68,7 @@ class Handling(models.Model):
                 name="outbox_handling_due",
             ),
             models.Index(fields=["state", "id"], name="outbox_handling_state"),
+            models.Index(fields=["consumer", "key", "id"], condition=~Q(key=""), name="outbox_handling_key"),
             models.Index(fields=["message_id"], name="outbox_handling_message"),
         ]
         constraints = [

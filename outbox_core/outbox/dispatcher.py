@@ -12,6 +12,8 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 from django.db import DatabaseError, InterfaceError, connections
 
@@ -19,6 +21,7 @@ from outbox_core import crash, wakeup
 from outbox_core.conf import settings
 from outbox_core.errors import TransportError
 from outbox_core.heartbeat import Heartbeat
+from outbox_core.models import PARTITIONS
 from outbox_core.outbox import housekeeping, leases, queue
 from outbox_core.outbox.late import record_late
 from outbox_core.outbox.load import load, unsent
@@ -33,10 +36,12 @@ from outbox_core.transports.base import Publisher, Result
 
 log = logging.getLogger("outbox.dispatcher")
 
+T = TypeVar("T")
+
 LOCKED = 0.05  # seconds between tries to settle a row that someone else holds a lock on
 GATHER = 0.002  # seconds to let confirms gather before a turn, while more are on their way
 DRAIN = 8.0  # seconds to wait for confirms when asked to leave
-PATIENCE = 10.0  # seconds that `once` waits for the broker
+PATIENCE = 10.0  # seconds that `once` waits for the broker, and for a database that fails
 LONGEST_REST = 0.25  # seconds to leave SQLite's write lock to others after a turn, at most
 
 
@@ -52,6 +57,7 @@ class Dispatcher:
         self.unsettled: list[Answer] = []  # answers that no committed turn has settled yet
         self.late: list[Answer] = []  # confirms that came after a fence
         self.confirmed = 0
+        self._once = False
         self._announcer = wakeup.Announcer(using)
         self.pace = Pace(self.rng)
         self._turn: Turn | None = None  # the one that is being committed
@@ -60,8 +66,10 @@ class Dispatcher:
     def run(self, stop: Stop, *, once: bool = False) -> int:
         """Relay until `stop`, or with `once` until nothing is due. Returns how many messages were confirmed.
 
-        Raises TransportError if, with `once`, the broker cannot be reached.
+        With `once`, raises TransportError if the broker cannot be reached, and what the database raises if that is
+        away; without, it waits for both.
         """
+        self._once = once
         self._watch = wakeup.Watch(self.using, self._wake)
         stop.on_stop(self.publisher.wake)
         self.publisher.open()
@@ -70,8 +78,12 @@ class Dispatcher:
             with Heartbeat(self.using, "dispatcher", self.name, stop=stop) as self._heartbeat:
                 started = time.monotonic()
                 self._join(stop)
-                while not stop.is_set() and not (once and self._done(started)):
-                    self._step(stop)
+                try:
+                    while not stop.is_set() and not (once and self._done(stop, started)):
+                        self._step(stop)
+                except TransportError:
+                    self._drain(stop)
+                    raise
                 self._drain(stop)
         finally:
             self._watch.stop()
@@ -87,14 +99,14 @@ class Dispatcher:
         now = time.monotonic()
         beat = now - self._last_beat >= settings.HEARTBEAT
         # Settling promotes what waited behind, so a turn that settles also reads.
-        look = self._may_look(now) or (bool(self.unsettled) and self._room())
+        look = self._safely(stop, lambda: self._may_look(now)) or (bool(self.unsettled) and self._room())
         if self.late:
             self._safely(stop, self._record_late)
         if beat:
             self._show()
             self._safely(stop, self._bury_others)
         if self.unsettled or beat or look:
-            self._safely(stop, lambda: self._take_turn(beat, look))
+            self._safely(stop, lambda: self._take_turn(beat, bool(look)))
         self._announcer.flush()
 
     def _rest(self) -> None:
@@ -131,14 +143,26 @@ class Dispatcher:
         return found
 
     def _wake(self, what: str) -> None:
+        if what == wakeup.CHANGED and connections[self.using].vendor == "postgresql":
+            return  # it tells the pages what a worker did: nothing to send. SQLite cannot tell the two apart.
         self.pace.woken = True
         self.publisher.wake()
 
-    def _done(self, started: float) -> bool:
-        """For `once`: everything that is due was sent and settled."""
-        if not self.publisher.state.usable and time.monotonic() - started > PATIENCE:
+    def _done(self, stop: Stop, started: float) -> bool:
+        """For `once`: everything that is due was sent and settled, by this dispatcher or by those that live."""
+        waited = time.monotonic() - started
+        if not self.publisher.state.usable and waited > PATIENCE:
             raise TransportError(f"the broker cannot be reached: {self.publisher.state.detail}")
-        return self.pace.quiet and not self.memory.flying and not self.unsettled
+        if not self.pace.quiet or self.memory.flying or self.unsettled:
+            return False
+        if waited > settings.LEASE + 2 * settings.HEARTBEAT:
+            return True  # whoever owns the rest by now is alive
+        return self._safely(stop, self._others_due) is False
+
+    def _others_due(self) -> bool:
+        """Is anything due where another owns the partition, or nobody? It may be a dispatcher that died just now."""
+        foreign = set(range(PARTITIONS)) - self.memory.mine
+        return queue.due_in(Dialect(self.using), dict.fromkeys(sorted(foreign), queue.START))
 
     # -- one turn ----------------------------------------------------------------------------------------------
 
@@ -195,27 +219,32 @@ class Dispatcher:
 
     # -- when something goes wrong -----------------------------------------------------------------------------
 
-    def _safely(self, stop: Stop, act: Callable[[], None]) -> None:
-        """Run one database step. A lost lease, a lost database and a lost reply to a COMMIT end here."""
+    def _safely(self, stop: Stop, act: Callable[[], T]) -> T | None:
+        """Run one database step: its result, None if it failed. A lost lease, a lost database and a lost reply to a
+        COMMIT end here."""
         self._turn = None
         try:
-            act()
+            return act()
         except leases.Fenced:
             self._fenced(stop)
         except (DatabaseError, InterfaceError) as error:
             log.warning("The database failed in a turn: %s", error, extra={"action": "turn_failed"})
             self._after_failure(stop, self._turn)
+        return None
 
     def _after_failure(self, stop: Stop, turn: Turn | None) -> None:
         """Did the turn commit? Ask the lease: it waits for the old session. Then go on from what is true."""
         self.reading.forget()
-        pause = 0.05
+        self.pace.woken = True  # a wake-up may have been spent on what failed
+        pause, began = 0.05, time.monotonic()
         while not stop.is_set():
             connections[self.using].close()
             try:
                 number = leases.committed_turns(self.using, self.memory.token)
                 break
             except (DatabaseError, InterfaceError):
+                if self._once and time.monotonic() - began > PATIENCE:
+                    raise
                 stop.wait(pause)
                 pause = min(1.0, pause * 2)
         else:
@@ -223,7 +252,7 @@ class Dispatcher:
         if number is None:
             self._fenced(stop)
         elif turn is not None and number > self.memory.number:
-            self._adopt(turn)
+            self._safely(stop, partial(self._adopt, turn))  # loading its batch may fail as well
         else:
             stop.wait(0.05)  # a turn that fails for a reason of its own must not spin
 
@@ -239,7 +268,7 @@ class Dispatcher:
         self._join(stop)
 
     def _join(self, stop: Stop) -> None:
-        pause = 0.05
+        pause, began = 0.05, time.monotonic()
         while not stop.is_set():
             try:
                 self.memory = Memory(leases.join(self.using, self.name))
@@ -247,13 +276,15 @@ class Dispatcher:
             except (DatabaseError, InterfaceError) as error:
                 log.warning("Cannot join: %s", error, extra={"action": "join_failed"})
                 connections[self.using].close()
+                if self._once and time.monotonic() - began > PATIENCE:
+                    raise
                 stop.wait(pause)
                 pause = min(1.0, pause * 2)
         self.reading.forget()
         self._last_beat = -1e9
 
     def _record_late(self) -> None:
-        self.late = record_late(self.using, self.name, self.late, self.rng)
+        record_late(self.using, self.name, self.late, self.rng)
 
     def _bury_others(self) -> None:
         while leases.take_over(self.using, self.memory.token):

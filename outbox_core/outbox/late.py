@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
 
 from outbox_core import tallies
 from outbox_core.outbox.leases import OwnerChanged, lock_owner
@@ -15,16 +14,15 @@ from outbox_core.outbox.sql import exclusive
 TRIES = 20
 
 
-def record_late(using: str, worker: str, answers: Sequence[Answer], rng: random.Random) -> list[Answer]:
-    """Commit each partition's confirms. Returns what could not be recorded yet: its row is locked, or its partition
-    changed hands again and again."""
+def record_late(using: str, worker: str, answers: list[Answer], rng: random.Random) -> None:
+    """Commit each partition's confirms, and take them out of `answers`. There remains what could not be recorded yet:
+    its row is locked, its partition changed hands again and again, or the database failed (which is raised)."""
     by_partition: dict[int, list[Answer]] = defaultdict(list)
     for answer in answers:
         by_partition[answer.row.partition].append(answer)
-    left: list[Answer] = []
     for partition, group in by_partition.items():
-        left += _record(using, worker, partition, group, rng)
-    return left
+        left = _record(using, worker, partition, group, rng)
+        answers[:] = [a for a in answers if a.row.partition != partition] + left
 
 
 def _record(using: str, worker: str, partition: int, group: list[Answer], rng: random.Random) -> list[Answer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import DatabaseError, InterfaceError, connections, transaction
 from django.db.models import F
 
 from outbox_core.clock import database_now
@@ -18,7 +19,10 @@ from outbox_core.models import LoopbackDelivery
 from outbox_core.transports.base import BrokerState, Delivery, Difference, Queue
 from outbox_core.wakeup import Watch
 
-VISIBILITY = 30.0  # seconds that a delivery is hidden from others; renewed while its consumer lives
+log = logging.getLogger("outbox.transport")
+
+VISIBILITY = 10.0  # seconds that a delivery is hidden from others; renewed while its consumer lives
+RENEW = 2.5  # seconds between renewals
 POLL = 0.5  # seconds between looks when nothing wakes
 
 
@@ -29,7 +33,9 @@ class LoopbackConsumer:
         self.using, self.queues, self._declare = using, {q.name: q for q in queues}, declare
         self.token = secrets.token_hex(16)
         self._held: dict[int, str] = {}  # id -> queue
-        self._renewed = 0.0
+        self._closed = threading.Event()
+        # A thread, since a handler may run for longer than a delivery stays hidden.
+        self._renewer = threading.Thread(target=self._renew, name="loopback-renewal", daemon=True)
         self._woken = threading.Event()
         self._watch = Watch(using, lambda what: self._woken.set())
         self._state = BrokerState("connecting")
@@ -40,12 +46,12 @@ class LoopbackConsumer:
         self._problems = {d.name: f"queue {d.name} {d.detail}" for d in self._declare()}
         self._state = BrokerState("connected", since=datetime.now(UTC))
         self._watch.start()
+        self._renewer.start()
 
     def receive(self, timeout: float) -> list[Delivery]:
         """What has come, in order per queue. Commits that it is taken."""
         end = time.monotonic() + timeout
         while True:
-            self._renew()
             self._woken.clear()
             if self._anything() and (taken := self._take()):
                 return taken
@@ -101,10 +107,15 @@ class LoopbackConsumer:
         return LoopbackDelivery.objects.using(self.using).filter(id__in=list(ids), taken_by=self.token)
 
     def _renew(self) -> None:
-        if self._held and time.monotonic() - self._renewed > VISIBILITY / 3:
-            until = database_now(self.using) + timedelta(seconds=VISIBILITY)
-            self._own(self._held).update(visible_at=until)
-            self._renewed = time.monotonic()
+        while not self._closed.wait(RENEW):
+            try:
+                if held := tuple(self._held):
+                    until = database_now(self.using) + timedelta(seconds=VISIBILITY)
+                    self._own(held).update(visible_at=until)
+            except (DatabaseError, InterfaceError) as error:
+                log.warning("Deliveries not kept hidden: %s", error, extra={"action": "renewal_failed"})
+                connections[self.using].close()
+        connections.close_all()
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
         ids = [d.handle for d in deliveries]
@@ -134,6 +145,9 @@ class LoopbackConsumer:
 
     def close(self, timeout: float = 5.0) -> None:
         self._watch.stop()
+        self._closed.set()
+        if self._renewer.is_alive():
+            self._renewer.join(timeout)
         if self._held:
             self._own(self._held).update(visible_at=database_now(self.using), taken_by="")
             self._held.clear()

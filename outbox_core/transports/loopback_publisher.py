@@ -68,8 +68,12 @@ class LoopbackPublisher:
             return
         try:
             with transaction.atomic(using=self.using):
-                results = self._route(lanes)
-                wakeup.announce(self.using, wakeup.CHANGED)
+                # Asked again: SQLite's write lock may have been waited for beyond the end of the lease.
+                if lease_clock() >= deadline:
+                    results = [Result(send, Outcome.UNSENT) for send in everything]
+                else:
+                    results = self._route(lanes)
+                    wakeup.announce(self.using, wakeup.CHANGED)
         except (DatabaseError, InterfaceError) as error:
             # The reply to the COMMIT may be what was lost, so nobody knows.
             connections[self.using].close()

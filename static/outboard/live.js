@@ -45,6 +45,7 @@ const done = (event) => {
   finished = performance.now();
   const status = event.detail.xhr?.status ?? 0;
   if (status === 401 || status === 403) return deny();
+  if (status === 404) return location.reload(); // what the page shows is gone: let it say so
   if (status >= 200 && status < 300) {
     const lag = document.getElementById("lag");
     if (lag) lag.textContent = `${((finished - asked + behind) / 1000).toFixed(1)} s`;

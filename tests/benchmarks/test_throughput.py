@@ -1,4 +1,4 @@
-"""How fast: `make bench`, on PostgreSQL and RabbitMQ unless PAIR says otherwise. It prints, and asserts that all arrived."""
+"""How fast: `make bench`, on PostgreSQL and RabbitMQ unless PAIR says otherwise. All must arrive in the end."""
 
 from __future__ import annotations
 

@@ -71,17 +71,20 @@ def test_paused_means_paused_and_resuming_catches_up(live_server_daphne, browser
     page.wait_for_selector(f"tr[data-message-id='{message.message_id}']")
 
 
-def test_one_socket_for_each_tab_and_none_after_leaving(live_server_daphne, browser):
-    sockets = []
-    page = browser.new_page()
-    page.on("websocket", lambda socket: sockets.append(socket))
+def test_one_socket_for_each_tab_and_none_after_leaving(live_server_daphne, browser, tmp_path):
+    def open_sockets() -> int:
+        log = (tmp_path / "daphne.log").read_text()
+        return log.count('"WSCONNECT /ws/live/"') - log.count('"WSDISCONNECT /ws/live/"')
+
     message = situations.dispatched()
-    live(sign_in(page, live_server_daphne, "operator", "/"))
+    page = live(sign_in(browser.new_page(), live_server_daphne, "operator", "/"))
     for _ in range(3):
         for path in ("/messages/", f"/messages/{message.message_id}/", "/"):
             page.goto(live_server_daphne + path)
             live(page)
-    wait_until(lambda: page.evaluate("1") and sum(not s.is_closed() for s in sockets) == 1)
+    wait_until(lambda: open_sockets() == 1)
+    page.close()
+    wait_until(lambda: open_sockets() == 0)
 
 
 def test_a_page_whose_viewer_loses_the_permission_says_so(live_server_daphne, browser):

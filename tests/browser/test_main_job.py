@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from decimal import Decimal
 
 import pytest
 
@@ -16,8 +18,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def engine(spawn):
+def engine(outbox_settings, spawn):
     """A dispatcher and the consumers of the demo shop, at work."""
+    outbox_settings(EXCHANGE="events")  # in the run's own virtual host; a picture shows it
     shop.open_shop()
     consumer = spawn("outbox_consume")
     wait_until(lambda: Worker.objects.filter(kind="consumer").exists(), 20, what="a consumer")
@@ -90,28 +93,36 @@ def test_a_second_copy_is_shown_as_a_duplicate_without_effect(engine, live_serve
 
 
 def test_the_pictures_of_the_readme(engine, spawn, live_server_daphne, browser):
-    """A shop at work for a few seconds; with SCREENSHOTS=1 the pages are kept as pictures."""
+    """A shop at work, on every page; with SCREENSHOTS=1 it works for minutes and the pages are kept as pictures."""
     site = live_server_daphne
+    busy = os.environ.get("SCREENSHOTS") == "1"
     page = live(
         sign_in(browser.new_page(viewport={"width": 1360, "height": 900}), site, "operator", "/demo/")
     )
     page.click("text=Send it nowhere")
     page.wait_for_selector(".toast:has-text('unroutable')")
-    for n, product in enumerate(Product.objects.all()):
-        shop.change_price(product.pk, f"{20 + n}.50")
-    for basket in Basket.objects.filter(items__isnull=False).distinct()[:1]:
-        shop.place_order(basket.pk)
-    wait_until(lambda: Message.objects.filter(type="orders.paid").exists(), 20, what="a paid order")
+    shop.place_order(Basket.objects.get(buyer="Ada").pk)
     page.wait_for_selector("#orders [data-state=paid]")
+    for buyer, product in zip(shop.BUYERS, Product.objects.all(), strict=False):
+        shop.add_to_basket(buyer, product.pk, 2)
+        shop.change_price(product.pk, product.price + Decimal("1.50"))
+    page.click("text=Deliver it again")
+    page.wait_for_selector("#baskets del")
+    if busy:
+        traffic = spawn("demo_traffic", "--rate", 20)
+        wait_until(lambda: Message.objects.count() > 3000, 240, what="some traffic")
+        traffic.end()
+    page.reload()
+    live(page).wait_for_selector("#baskets del")
     picture(page, "demo")
     page.goto(f"{site}/messages/")
     live(page).wait_for_selector("#messages tr[data-state=dispatched]")
     picture(page, "messages")
-    started = Message.objects.get(type="orders.started")
+    started = Message.objects.filter(type="orders.started").earliest("pk")
     page.goto(f"{site}/messages/{started.message_id}/")
     live(page).wait_for_selector("#consumers [data-state=processed]")
     picture(page, "message")
-    page.goto(f"{site}/")
+    page.goto(f"{site}/?window={'5m' if busy else '1h'}")
     live(page).wait_for_selector("#verdict[data-level]")
     picture(page, "overview")
     names = page.locator("[data-number]").evaluate_all("all => all.map(one => one.dataset.number)")

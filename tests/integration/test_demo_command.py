@@ -27,7 +27,7 @@ def demo(spawn: Callable[..., Process]) -> Callable[[], Process]:
     def start() -> Process:
         process = spawn("demo", env={"PORT": str(free_port())})
         wait_until(
-            lambda: READY.search(process.output) or not process.running, timeout=30, what="the demo is ready"
+            lambda: READY.search(process.output) or not process.running, timeout=60, what="the demo is ready"
         )
         assert process.running, process.output
         return process

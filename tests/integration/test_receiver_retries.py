@@ -245,14 +245,13 @@ def test_a_kept_message_that_is_running_elsewhere_is_left_alone(pair: str) -> No
         take(subscription, delivery(redelivered=True))
         row = Handling.objects.get()
         other = connection.copy()
+        slot = locks._slot("message", row.consumer, row.message_id or "")
         try:
             with other.cursor() as cursor:
-                cursor.execute(
-                    "SELECT pg_advisory_lock(%s)",
-                    [locks._slot("message", row.consumer, row.message_id or "")],
-                )
-            assert run_due(subscription) == [Outcome.GONE]
-            assert Handling.objects.get().attempts == 0
+                cursor.execute("SELECT pg_advisory_lock(%s)", [slot])
+                assert run_due(subscription) == [Outcome.GONE]
+                assert Handling.objects.get().attempts == 0
+                cursor.execute("SELECT pg_advisory_unlock(%s)", [slot])
         finally:
             other.close()
         assert run_due(subscription) == [Outcome.HANDLED]

@@ -171,7 +171,7 @@ def test_an_unroutable_message_retries_and_names_its_type() -> None:
     sentence = faults.publish_unroutable()
     relay()
     pending = Pending.objects.get()
-    assert pending.failures == 1
+    assert pending.failures >= 1
     assert "demo.nobody_listens" in pending.last_error
     assert str(pending.message.message_id) in sentence
 

@@ -42,15 +42,27 @@ def waiting(kind: str, failures: int = 0, error: str = "", error_class: str = ""
         (Wait("due", since=NOW), "Due: the next turn of its dispatcher sends it."),
         (Wait("scheduled", until=NOW + timedelta(hours=2)), "Delayed by its producer: due in 2 h."),
         (Wait("backoff", until=NOW + timedelta(seconds=18)), "The next try is in 18 s."),
-        (Wait("direct", until=NOW + timedelta(seconds=4)), "Its producer is sending it directly; a dispatcher takes over in 4.0 s."),
+        (
+            Wait("direct", until=NOW + timedelta(seconds=4)),
+            "Its producer is sending it directly; a dispatcher takes over in 4.0 s.",
+        ),
         (Wait("in_flight", by="d-1", since=NOW - timedelta(seconds=12)), "Being sent by d-1 since 12 s ago."),
         (Wait("behind", by="x", earlier=1), "Waits for 1 earlier message of its key order-1."),
-        (Wait("behind", by="x", earlier=EARLIER_CAP + 1), "Waits for 1,000+ earlier messages of its key order-1."),
-        (Wait("held", by="x", since=NOW - timedelta(minutes=3)), "Held back by a dead message of its key order-1, for 3 min."),
+        (
+            Wait("behind", by="x", earlier=EARLIER_CAP + 1),
+            "Waits for 1,000+ earlier messages of its key order-1.",
+        ),
+        (
+            Wait("held", by="x", since=NOW - timedelta(minutes=3)),
+            "Held back by a dead message of its key order-1, for 3 min.",
+        ),
         (Wait("no_owner"), "No dispatcher owns its partition."),
-        (Wait("no_owner", by="d-1", since=NOW - timedelta(minutes=5)), "No live dispatcher owns its partition: d-1 was the last, 5 min ago."),
+        (
+            Wait("no_owner", by="d-1", since=NOW - timedelta(minutes=5)),
+            "No live dispatcher owns its partition: d-1 was the last, 5 min ago.",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_pending_message_says_what_it_waits_for(wait, text):
     why = explain.why(MESSAGE, standing("pending", pending=Pending(), waits=wait), NOW)
     assert why.text == text
@@ -79,7 +91,8 @@ def test_a_dead_message_says_that_nobody_sends_it_and_who_waits():
     parked = Parked(state="dead", failures=10, holds=True, error_class="Unroutable", error="x")
     why = explain.why(MESSAGE, standing("dead", parked=parked), NOW, behind=2)
     assert why.text == (
-        "Gave up after 10 failures: the broker returned it, since no queue is bound to “order.paid” on exchange “events”. "
+        "Gave up after 10 failures: the broker returned it, since no queue is bound to “order.paid” "
+        "on exchange “events”. "
         "It will not be sent again unless someone retries it."
     )
     assert why.detail == "2 later messages of key order-1 wait behind it."

@@ -65,20 +65,35 @@ def test_a_long_payload_is_cut_near_its_budget():
 def test_masking_follows_the_rules(settings):
     settings.OUTBOX = {**settings.OUTBOX, "MASK": ["email", "**.password", "lines.card", "*.pin"]}
     value = {
-        "email": "a", "deep": {"email": "kept", "password": {"any": 1}}, "lines": [{"card": 1, "sku": 2}], "x": {"pin": 3},
+        "email": "a",
+        "deep": {"email": "kept", "password": {"any": 1}},
+        "lines": [{"card": 1, "sku": 2}],
+        "x": {"pin": 3},
         "password": "top",
-    }  # fmt: skip
+    }
     assert plain(masked(value)) == {
-        "email": "masked", "deep": {"email": "kept", "password": "masked"}, "lines": [{"card": "masked", "sku": 2}],
-        "x": {"pin": "masked"}, "password": "masked",
-    }  # fmt: skip
+        "email": "masked",
+        "deep": {"email": "kept", "password": "masked"},
+        "lines": [{"card": "masked", "sku": 2}],
+        "x": {"pin": "masked"},
+        "password": "masked",
+    }
     assert payload.render(masked(value)).masked == 5
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.34, "340 ms"), (4.21, "4.2 s"), (59.9, "59 s"), (60, "1 min"), (252, "4 min 12 s"), (3600, "1 h"), (93_780, "1 d 2 h"), (-5, "-5.0 s")],
-)  # fmt: skip
+    [
+        (0.34, "340 ms"),
+        (4.21, "4.2 s"),
+        (59.9, "59 s"),
+        (60, "1 min"),
+        (252, "4 min 12 s"),
+        (3600, "1 h"),
+        (93_780, "1 d 2 h"),
+        (-5, "-5.0 s"),
+    ],
+)
 def test_durations_have_at_most_two_units(seconds, text):
     assert wording.duration(seconds) == text
     assert wording.duration(timedelta(seconds=seconds)) == text
@@ -111,11 +126,18 @@ def test_a_chart_says_in_words_what_it_draws():
 @pytest.mark.parametrize(
     ("text", "at"),
     [
-        ("15m", NOW - timedelta(minutes=15)), ("7d", NOW - timedelta(days=7)), ("2026-01-30", datetime(2026, 1, 30, tzinfo=UTC)),
-        ("2026-01-30T10:00", datetime(2026, 1, 30, 10, tzinfo=UTC)), ("2026-01-30T10:00:00+02:00", datetime(2026, 1, 30, 8, tzinfo=UTC)),
-        ("2026-01-30T10:00:00 02:00", datetime(2026, 1, 30, 8, tzinfo=UTC)), ("soon", None), ("99999-01-01", None), ("", None), ("9999999999d", None),
+        ("15m", NOW - timedelta(minutes=15)),
+        ("7d", NOW - timedelta(days=7)),
+        ("2026-01-30", datetime(2026, 1, 30, tzinfo=UTC)),
+        ("2026-01-30T10:00", datetime(2026, 1, 30, 10, tzinfo=UTC)),
+        ("2026-01-30T10:00:00+02:00", datetime(2026, 1, 30, 8, tzinfo=UTC)),
+        ("2026-01-30T10:00:00 02:00", datetime(2026, 1, 30, 8, tzinfo=UTC)),
+        ("soon", None),
+        ("99999-01-01", None),
+        ("", None),
+        ("9999999999d", None),
     ],
-)  # fmt: skip
+)
 def test_a_moment_is_a_time_a_day_or_so_long_ago(text, at):
     assert filters.moment(text, NOW) == at
 

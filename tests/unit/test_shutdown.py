@@ -54,7 +54,7 @@ def test_a_signal_sets_the_stop_and_the_former_handlers_come_back(number: int) -
 
 
 def test_a_second_interrupt_is_for_the_impatient() -> None:
-    with pytest.raises(KeyboardInterrupt), stop_on_signals() as stop:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), stop_on_signals() as stop:
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.wait(5)
         os.kill(os.getpid(), signal.SIGINT)

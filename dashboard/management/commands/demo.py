@@ -36,7 +36,7 @@ class Command(BaseCommand):
             self._users()
             connections.close_all()
             web = Readiness(settings.PORT, lambda url: self._say("demo", f"Outboard is ready at {url}"))
-            Supervisor(_roles(listener), self._say, web.look, pass_fds=[listener.fileno()]).run()
+            Supervisor(_roles(listener), self._say, web.look).run()
         self._say("demo", "All processes have ended.")
 
     def _say(self, role: str, line: str) -> None:
@@ -76,6 +76,7 @@ def _roles(listener: socket.socket) -> list[Role]:
             "web",
             [sys.executable, "-m", "daphne", "--fd", str(listener.fileno()), "--websocket_timeout", "-1",
              "--no-server-name", "--verbosity", "0", "dashboard.project.asgi:application"],
+            pass_fds=[listener.fileno()],
         ),
         Role("dispatcher", [*manage, "outbox_dispatch"], after="topology", patience=TOPOLOGY_WAIT),
         Role("traffic", [*manage, "demo_traffic"], after="topology", patience=TOPOLOGY_WAIT),

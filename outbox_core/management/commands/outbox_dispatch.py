@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import connections
+from django.db import DatabaseError, InterfaceError, connections
 
 from outbox_core.conf import settings
 from outbox_core.errors import TransportError
@@ -35,7 +35,7 @@ class Command(BaseCommand):
         with stop_on_signals(Stop(), grace=10.0) as stop:
             try:
                 sent = Dispatcher(database, name or worker_name()).run(stop, once=once)
-            except TransportError as error:
-                raise CommandError(str(error)) from None
+            except (TransportError, DatabaseError, InterfaceError) as error:
+                raise CommandError(str(error).strip()) from None
         if once:
             self.stdout.write(json.dumps({"confirmed": sent}) if options["json"] else f"{sent} confirmed")
