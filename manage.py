@@ -8,9 +8,14 @@ import sys
 def main() -> None:
     """Run a command, with the demo project's settings unless others are named."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.project.settings")
+    from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
+    from environs import EnvError
 
-    execute_from_command_line(sys.argv)
+    try:
+        execute_from_command_line(sys.argv)
+    except (EnvError, ImproperlyConfigured) as error:
+        sys.exit(f"The environment is wrong: {error}")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from dashboard import wording
 from outbox_core.models import Handling, Parked, Pending
 
 CAP = 10_000  # rows that are looked at
+SCAN = 100_000  # of the queue, which has no index of what failed: its newest rows
 MOST = 8  # groups that are shown
 
 
@@ -73,7 +74,8 @@ def _dead(using: str) -> list[Need]:
 
 
 def _retrying(using: str, now: datetime) -> list[Need]:
-    retrying = Pending.objects.using(using).filter(failures__gt=0)
+    queue = Pending.objects.using(using)
+    retrying = queue.filter(failures__gt=0, pk__in=queue.order_by("-pk").values("pk")[:SCAN])
     groups = (
         _newest(retrying)
         .values("type", "destination", "error_class")

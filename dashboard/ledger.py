@@ -13,7 +13,7 @@ from django.http import QueryDict
 from dashboard.filters import as_uuid, clean, moment
 from outbox_core.inbox.registry import subscriptions
 from outbox_core.models import Duplicate, Message, Receipt
-from outbox_core.operations.stats import CAP
+from outbox_core.operations.stats import capped
 
 PRODUCER = "-"  # stands in an address for the empty consumer: a producer published the same id again
 
@@ -82,10 +82,10 @@ def rows(duplicates: Sequence[Duplicate], using: str) -> list[Row]:
 
 
 def counts(using: str) -> dict[str, int]:
-    """How many per cause, how many differ, and in all; counted up to the cap of `stats.counts`."""
+    """How many per cause, how many differ, and in all; counted up to a cap."""
     table = Duplicate.objects.using(using).order_by()
-    found = {cause: _capped(table.filter(cause=cause)) for cause in Duplicate.CAUSES}
-    return {"all": _capped(table), "differs": _capped(table.filter(same_payload=False)), **found}
+    found = {cause: capped(table.filter(cause=cause)) for cause in Duplicate.CAUSES}
+    return {"all": capped(table), "differs": capped(table.filter(same_payload=False)), **found}
 
 
 def consumers(using: str) -> list[str]:
@@ -102,7 +102,3 @@ def as_json(row: Row) -> dict[str, Any]:
         "gap_seconds": d.gap.total_seconds() if d.gap is not None else None, "same_payload": d.same_payload,
         "attempt": d.attempt, "digest": d.digest, "first_digest": row.first_digest,
     }  # fmt: skip
-
-
-def _capped(rows: QuerySet[Any, Any]) -> int:
-    return int(rows.values("pk")[: CAP + 1].count())

@@ -50,6 +50,7 @@ class Feed:
         self._listeners: set[Listener] = set()
         self._watches: list[Watch] = []
         self._ended = threading.Event()
+        self.number = 0  # of changes that were heard of
 
     def __len__(self) -> int:
         return len(self._listeners)
@@ -74,6 +75,7 @@ class Feed:
         """Something changed: tell every listener. Called in the watches' threads."""
         now = time.monotonic()
         with self._lock:
+            self.number += 1
             listeners = list(self._listeners)
         for listener in listeners:
             try:

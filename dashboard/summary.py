@@ -46,96 +46,71 @@ class Number:
     note: str = ""
     level: str = ""
     points: Sequence[float] = field(default_factory=tuple)
+    drawn: str = ""  # what the points are
 
 
 def numbers(using: str, now: datetime) -> list[Number]:
     """The eight numbers of the overview."""
+    kinds = ("committed", "dispatched", "handled", "failed", "dead", "duplicate")
+    hour = stats.series(using, kinds, now - HOUR, now)
+    return [*_standing(using, hour), *_flowing(using, hour, now)]
+
+
+def _standing(using: str, hour: Sequence[Point]) -> list[Number]:
+    """What stands in the queue, or was given up."""
     counts = stats.counts(using)
-    oldest = stats.oldest_pending(using)
-    hour = stats.series(
-        using, ("committed", "dispatched", "handled", "failed", "dead", "duplicate"), now - HOUR, now
-    )
-    sums = {kind: sum(p.counts.get(kind, 0) for p in hour) for kind in ("dispatched", "handled", "dead")}
+    due, aside = stats.waits(using)
+    # What waits behind a dead message of its key waits for a person: that is not the dispatcher being behind.
+    late = "bad" if due > settings.BEHIND_AFTER else "warn" if aside > settings.BEHIND_AFTER else ""
+    delayed, dead = counts["scheduled"], sum(_values(hour, "dead"))
+    oldest = Number(
+        "oldest", _("Oldest pending"), wording.duration(max(due, aside)) if due or aside else "-", max(due, aside),
+        _list("pending"), note=_("limit %s") % wording.duration(settings.BEHIND_AFTER), level=late,
+    )  # fmt: skip
+    pending = Number(
+        "pending", _("Pending"), capped(counts["pending"]), counts["pending"], _list("pending"),
+        note=_("%s delayed") % capped(delayed) if delayed else "",
+        points=_values(hour, "committed"), drawn=_("committed per minute"),
+    )  # fmt: skip
+    retrying = Number(
+        "retrying", _("Retrying"), capped(counts["retrying"]), counts["retrying"], _list("retrying"),
+        level="warn" if counts["retrying"] else "",
+        points=_values(hour, "failed"), drawn=_("failed per minute"),
+    )  # fmt: skip
+    given_up = Number(
+        "dead", _("Dead"), capped(counts["dead"]), counts["dead"], _list("dead"),
+        note=_("+%s in 1 h") % wording.compact(dead) if dead else "", level="bad" if counts["dead"] else "",
+        points=_values(hour, "dead"), drawn=_("given up per minute"),
+    )  # fmt: skip
+    return [oldest, pending, retrying, given_up]
+
+
+def _flowing(using: str, hour: Sequence[Point], now: datetime) -> list[Number]:
+    """What went through in the last hour."""
+    sent, handled = sum(_values(hour, "dispatched")), sum(_values(hour, "handled"))
     p95 = stats.latency(using, "dispatched", 0.95, now - HOUR)
-    doubles = Duplicate.objects.using(using).filter(at__gte=now - HOUR).order_by()
-    many, differ = (
-        int(rows.values("pk")[: stats.CAP + 1].count())
-        for rows in (doubles, doubles.filter(same_payload=False))
-    )
-    late = oldest > settings.BEHIND_AFTER
-    return [
-        Number(
-            "oldest",
-            _("Oldest pending"),
-            wording.duration(oldest) if oldest else "-",
-            oldest,
-            _list("pending"),
-            _("limit %s") % wording.duration(settings.BEHIND_AFTER),
-            "bad" if late else "",
-        ),
-        Number(
-            "pending",
-            _("Pending"),
-            capped(counts["pending"]),
-            counts["pending"],
-            _list("pending"),
-            _("%s delayed") % capped(counts["scheduled"]) if counts["scheduled"] else "",
-            points=_backlog(counts["pending"], hour),
-        ),
-        Number(
-            "retrying",
-            _("Retrying"),
-            capped(counts["retrying"]),
-            counts["retrying"],
-            _list("retrying"),
-            level="warn" if counts["retrying"] else "",
-            points=_values(hour, "failed"),
-        ),
-        Number(
-            "dead",
-            _("Dead"),
-            capped(counts["dead"]),
-            counts["dead"],
-            _list("dead"),
-            _("+%s in 1 h") % wording.compact(sums["dead"]) if sums["dead"] else "",
-            "bad" if counts["dead"] else "",
-            _values(hour, "dead"),
-        ),
-        Number(
-            "dispatched",
-            _("Dispatched, 1 h"),
-            wording.compact(sums["dispatched"]),
-            sums["dispatched"],
-            _list("dispatched", since="1h"),
-            points=_values(hour, "dispatched"),
-        ),
-        Number(
-            "latency",
-            _("To confirm, p95"),
-            "≤ " + wording.duration(p95) if p95 else "-",
-            p95,
-            _list("dispatched", since="1h"),
-            _("from commit, 1 h"),
-        ),
-        Number(
-            "handled",
-            _("Handled, 1 h"),
-            wording.compact(sums["handled"]),
-            sums["handled"],
-            reverse("outboard:workers"),
-            points=_values(hour, "handled"),
-        ),
-        Number(
-            "duplicates",
-            _("Duplicates, 1 h"),
-            capped(many),
-            many,
-            f"{reverse('outboard:duplicates')}?since=1h",
-            _("%s differ") % capped(differ) if differ else "",
-            "bad" if differ else "",
-            _values(hour, "duplicate"),
-        ),
-    ]
+    # From the ledger: publish() writes no tally for a producer's duplicate.
+    seen = Duplicate.objects.using(using).filter(at__gte=now - HOUR)
+    many, differ = stats.capped(seen), stats.capped(seen.filter(same_payload=False))
+    recent = _list("dispatched", since="1h")
+    dispatched = Number(
+        "dispatched", _("Dispatched, 1 h"), wording.compact(sent), sent, recent,
+        points=_values(hour, "dispatched"), drawn=_("dispatched per minute"),
+    )  # fmt: skip
+    latency = Number(
+        "latency", _("To confirm, p95"), "≤ " + wording.duration(p95) if p95 else "-", p95, recent,
+        note=_("from commit, 1 h"),
+    )  # fmt: skip
+    done = Number(
+        "handled", _("Handled, 1 h"), wording.compact(handled), handled, reverse("outboard:workers"),
+        points=_values(hour, "handled"), drawn=_("handled per minute"),
+    )  # fmt: skip
+    duplicates = Number(
+        "duplicates", _("Duplicates, 1 h"), capped(many), many, f"{reverse('outboard:duplicates')}?since=1h",
+        note=_("%s differ") % capped(differ) if differ else "", level="bad" if differ else "",
+        points=_values(hour, "duplicate"), drawn=_("duplicates per minute"),
+    )  # fmt: skip
+    return [dispatched, latency, done, duplicates]
 
 
 def throughput(using: str, now: datetime, window: str) -> Chart:
@@ -157,24 +132,8 @@ def capped(count: int) -> str:
     return f"{wording.compact(stats.CAP)}+" if count > stats.CAP else wording.compact(count)
 
 
-def _values(points: Sequence[Point], kind: str) -> list[float]:
+def _values(points: Sequence[Point], kind: str) -> list[int]:
     return [p.counts.get(kind, 0) for p in points]
-
-
-def _backlog(now: int, points: Sequence[Point]) -> list[float]:
-    """How many waited at the end of each minute: from today's number back through what came and what went."""
-    found = [float(now)]
-    for p in reversed(points[1:]):
-        found.append(
-            max(
-                0.0,
-                found[-1]
-                - p.counts.get("committed", 0)
-                + p.counts.get("dispatched", 0)
-                + p.counts.get("dead", 0),
-            )
-        )
-    return found[::-1]
 
 
 def _list(state: str, **more: str) -> str:

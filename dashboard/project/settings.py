@@ -18,7 +18,7 @@ SECRET_KEY = env.str("SECRET_KEY", "")
 if not SECRET_KEY:
     if not DEBUG:
         raise ImproperlyConfigured("SECRET_KEY must be set unless DEBUG=1 (make run makes one).")
-    SECRET_KEY = "insecure-because-debug-is-on"
+    SECRET_KEY = "insecure-because-debug-is-on"  # noqa: S105 -- DEBUG only
 
 ALLOWED_HOSTS: list[str] = env.list("ALLOWED_HOSTS", ["127.0.0.1", "localhost", "[::1]"])
 CSRF_TRUSTED_ORIGINS: list[str] = env.list("CSRF_TRUSTED_ORIGINS", [])
@@ -123,9 +123,9 @@ X_FRAME_OPTIONS = "DENY"
 def outbox() -> dict[str, Any]:
     """`OUTBOX`, with every key also from the environment as OUTBOX_<KEY>."""
     given: dict[str, Any] = {}
+    read: dict[type, Any] = {bool: env.bool, int: env.int, list: env.list, dict: env.json}
     for key, setting in SETTINGS.items():
         kind = setting.kind[0] if isinstance(setting.kind, tuple) else setting.kind
-        read: dict[type, Any] = {bool: env.bool, int: env.int, float: env.float, list: env.list, dict: env.json}
         # int is the first of the two kinds of a number, and 2.5 s is a number too.
         reader = env.float if setting.kind == (int, float) else read.get(kind, env.str)
         value = reader(f"OUTBOX_{key}", None)

@@ -9,6 +9,7 @@ from django.views.decorators.http import require_safe
 
 from dashboard import answers, attention, crew, summary
 from dashboard.filters import store
+from dashboard.fragments import shared
 from dashboard.permissions import VIEW, requires
 from outbox_core.clock import database_now
 from outbox_core.models import Message, Operation
@@ -19,6 +20,12 @@ from outbox_core.operations import health, stats
 @require_safe
 def overview(request: HttpRequest) -> HttpResponse:
     """The verdict, eight numbers, what needs a person, throughput, the latest acts and the workers."""
+    if getattr(request, "htmx", False):
+        return HttpResponse(shared(request, lambda: _answer(request).content))
+    return _answer(request)
+
+
+def _answer(request: HttpRequest) -> HttpResponse:
     using = store()
     now = database_now(using)
     window = request.GET.get("window", "1h")

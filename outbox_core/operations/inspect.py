@@ -161,7 +161,8 @@ class _Lane:
 
 _PENDING, _PARKED = Pending._meta.db_table, Parked._meta.db_table
 # Written as the index's condition is, or SQLite does not see that it applies.
-_BEFORE = "q.partition = p.partition AND q.key = p.key AND NOT (q.key = '') AND NOT q.scheduled AND q.position < p.position"
+_LANE = "q.partition = p.partition AND q.key = p.key AND NOT (q.key = '') AND NOT q.scheduled"
+_BEFORE = f"{_LANE} AND q.position < p.position"
 _HOLDS = f"FROM {_PARKED} h WHERE h.partition = p.partition AND h.key = p.key AND h.holds"
 
 # Index: lane for the earlier ones, holds for the dead one. Each probe reads at most EARLIER_CAP + 1 rows.

@@ -156,7 +156,7 @@ class _Act:
         self._enqueue(
             position=parked.position, attempts=parked.attempts, first_position=parked.first_position,
             # It held nothing back (ON_DEAD = "skip"), so later ones of its key may have passed it.
-            late=parked.late or bool(self.message.key) and not parked.holds,
+            late=parked.late or (bool(self.message.key) and not parked.holds),
         )  # fmt: skip
         self._promote()
         return State.PENDING

@@ -184,6 +184,9 @@ class Dispatcher:
         if turn.settled or turn.answers:
             self._announcer.note()
         self._turn = None
+        if gained := turn.memory.mine - self.memory.mine:  # what waits there is read at once, from the start
+            self.reading.restart(gained)
+            self.pace.woken = True
         self.memory, self.unsettled = turn.memory, list(turn.left)
         self.confirmed += turn.settled
         self._heartbeat.count(turn.settled)

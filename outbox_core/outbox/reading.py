@@ -28,6 +28,11 @@ class Reading:
         """Read from the start again: rows were lost from memory, or may have come below the floor."""
         self.floors.clear()
 
+    def restart(self, partitions: Iterable[int]) -> None:
+        """Read these from the start again: what was known of them is from before someone else owned them."""
+        for partition in partitions:
+            self.floors.pop(partition, None)
+
     def from_floors(self, partitions: Iterable[int]) -> Mapping[int, Floor]:
         return {p: self.floors.get(p, START) for p in partitions}
 

@@ -110,7 +110,7 @@ def test_the_pictures_of_the_readme(engine, spawn, live_server_daphne, browser):
     page.wait_for_selector("#baskets del")
     if busy:
         traffic = spawn("demo_traffic", "--rate", 20)
-        wait_until(lambda: Message.objects.count() > 3000, 240, what="some traffic")
+        wait_until(lambda: Message.objects.count() > 600, 170, what="some traffic")
         traffic.end()
     page.reload()
     live(page).wait_for_selector("#baskets del")

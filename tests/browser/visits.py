@@ -53,6 +53,7 @@ def picture(page: Page, name: str) -> None:
     if os.environ.get("SCREENSHOTS") != "1":
         return
     PICTURES.mkdir(parents=True, exist_ok=True)
+    page.evaluate("scrollTo(0, 0)")
     page.set_viewport_size({"width": 1360, "height": 900})
     for theme, ending in (("light", ""), ("dark", "-dark")):
         page.emulate_media(color_scheme=theme)

@@ -29,7 +29,9 @@ def a_basket_with_every_product(exchange: str) -> None:
     basket = Basket.objects.create(buyer="Ada")
     for n in range(PRODUCTS):
         product = Product.objects.create(name=f"product {n}", price=Decimal("1.00"))
-        BasketItem.objects.create(basket=basket, product_id=product.pk, product_name=product.name, price=product.price)
+        BasketItem.objects.create(
+            basket=basket, product_id=product.pk, product_name=product.name, price=product.price
+        )
 
 
 def change_prices(rounds: int) -> None:
@@ -51,14 +53,23 @@ def start_orders(count: int) -> None:
     """`count` orders, of which each payment is an effect that can be counted."""
     with transaction.atomic():
         publish_many(
-            Outgoing("orders.started", {"order_id": n, "basket_id": 0, "total": "1.00", "lines": []}, key=f"order-{n}")
+            Outgoing(
+                "orders.started",
+                {"order_id": n, "basket_id": 0, "total": "1.00", "lines": []},
+                key=f"order-{n}",
+            )
             for n in range(count)
         )
 
 
 @pytest.mark.parametrize("point", ["published", "confirmed"])
 def test_a_relay_killed_in_the_middle_causes_resends_and_no_second_effect(
-    point: str, exchange: str, spawn: Callable[..., Process], wait_until: Any, scale: Any, outbox_settings: Any
+    point: str,
+    exchange: str,
+    spawn: Callable[..., Process],
+    wait_until: Any,
+    scale: Any,
+    outbox_settings: Any,
 ) -> None:
     outbox_settings(LEASE=2, HEARTBEAT=0.4, BATCH_SIZE=200, WINDOW=200)
     rounds = max(8, scale(100))
@@ -71,12 +82,14 @@ def test_a_relay_killed_in_the_middle_causes_resends_and_no_second_effect(
     wait_until(settled, 180)
     wait_until(lambda: Receipt.objects.filter(consumer="basket").count() == count, 240)
     maybe = FailedAttempt.objects.filter(kind="unknown").count()
-    wait_until(lambda: Duplicate.objects.exists(), 30)
+    wait_until(Duplicate.objects.exists, 30)
 
     assert Dispatch.objects.count() == count
     assert set(Receipt.objects.values_list("outcome", flat=True)) == {"processed"}
     assert 1 <= Duplicate.objects.count() <= maybe
-    assert set(Duplicate.objects.values_list("cause", "same_payload", "consumer")) == {("resend", True, "basket")}
+    assert set(Duplicate.objects.values_list("cause", "same_payload", "consumer")) == {
+        ("resend", True, "basket")
+    }
     assert set(Duplicate.objects.values_list("message_id", flat=True)) <= {
         str(m) for m in Message.objects.values_list("message_id", flat=True)
     }

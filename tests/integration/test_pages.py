@@ -273,3 +273,23 @@ def test_a_message_with_an_error_of_a_stranger_is_escaped(operator):
         assert "<img" not in page
         assert "&lt;img" in page
     assert Message.objects.count() == 1
+
+
+def test_the_overview_is_rendered_once_per_tick_for_viewers_of_equal_rights(
+    operator, django_assert_max_num_queries
+):
+    from dashboard.live import feed
+
+    other, viewer = Client(), Client()
+    other.force_login(person("operator"))
+    viewer.force_login(person("viewer"))
+    htmx = {"HX-Request": "true"}
+    feed.wake()
+    first = text(operator, "/?window=1h", **htmx)
+    with django_assert_max_num_queries(6):  # the session, the user and the permissions
+        assert text(other, "/?window=1h", **htmx) == first
+    assert "Latest operations" in first
+    assert "Latest operations" not in text(viewer, "/?window=1h", **htmx)
+    situations.dead()
+    feed.wake()
+    assert 'data-number="dead" data-value="1"' in text(other, "/?window=1h", **htmx)

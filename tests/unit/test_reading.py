@@ -77,7 +77,12 @@ def test_a_scheduled_row_takes_its_place_and_a_direct_one_is_claimed() -> None:
 
 
 def test_a_lane_ends_at_the_first_row_that_is_not_due_or_is_in_flight() -> None:
-    head, second, backing_off, fourth = row(1, "k"), row(2, "k", available_at=None), row(3, "k", age=-5), row(4, "k")
+    head, second, backing_off, fourth = (
+        row(1, "k"),
+        row(2, "k", available_at=None),
+        row(3, "k", age=-5),
+        row(4, "k"),
+    )
     assert lanes([head], [second, backing_off, fourth], {}, NOW) == [[head, second]]
     assert lanes([head], [second, fourth], {2: second}, NOW) == [[head]]
     assert lanes([head, row(9)], [], {}, NOW) == [[head], [row(9)]]
@@ -88,7 +93,9 @@ def test_reading_goes_deeper_while_partitions_are_full_of_rows_that_cannot_go() 
     first = reading.limit(64)
     assert first == FEWEST
     for _ in range(20):
-        reading.learn([row(i, partition=1) for i in range(reading.limit(64))][:99], min(99, reading.limit(64)))
+        reading.learn(
+            [row(i, partition=1) for i in range(reading.limit(64))][:99], min(99, reading.limit(64))
+        )
     assert first < reading.limit(64) <= MOST
     reading.learn([], 16)
     reading.learn([], 16)
@@ -104,7 +111,8 @@ def test_after_a_loss_it_reads_from_the_start() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["", "a", "b"]), st.booleans(), st.booleans(), st.integers(0, 3)), max_size=30
+        st.tuples(st.sampled_from(["", "a", "b"]), st.booleans(), st.booleans(), st.integers(0, 3)),
+        max_size=30,
     ),
     st.sets(st.sampled_from(["a", "b"])),
     st.integers(0, 10),

@@ -4,5 +4,7 @@ from outbox_core.management.verb_command import VerbCommand
 
 
 class Command(VerbCommand):
-    help = "Send messages once more that were dispatched, marked or discarded. Same id, a new place at the end of their key."
+    help = (
+        "Send once more what was dispatched, marked or discarded: same id, a new place at the end of its key."
+    )
     verb = "redispatch"
