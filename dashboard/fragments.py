@@ -1,4 +1,4 @@
-"""Live parts that look the same to everyone with the same permissions are rendered once per tick, not once per client."""
+"""Live parts that look the same to everyone of equal rights are rendered once per tick, not once per client."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ fragments = Fragments()
 
 
 def shared(request: HttpRequest, make: Callable[[], bytes]) -> bytes:
-    """The live parts of this address for who holds the same permissions. Nothing in them may depend on the user otherwise."""
+    """The live parts of this address for viewers of equal rights; nothing else in them may depend on the user."""
     user: Any = request.user
     held = tuple(allows(user, permission) for permission in (VIEW, OPERATE, REVEAL, AUDIT))
     # The number is taken before anything is read, so that a change while `make` runs makes the next call render anew.

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from outbox_core.errors import Reject, RetryLater
+from outbox_core.verdicts import Reject, RetryLater
 
 if TYPE_CHECKING:
     from outbox_core.inbox.registry import subscribe as subscribe

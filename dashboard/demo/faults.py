@@ -34,7 +34,7 @@ def publish_unroutable() -> str:
         )
     return (
         f"Message {message.message_id} has a type that no queue is bound to: it retries, then is dead as unroutable. "
-        "Look at Failures, and at its page for what to do."
+        "Look at Messages, Retrying, and at its page for what to do."
     )
 
 
@@ -91,9 +91,7 @@ def slow_handler(seconds: float) -> str:
         raise ValueError(f"seconds must be 0 to {SLOWEST:g}, not {seconds:g}")
     set_switch(SLOW, on=seconds > 0, amount=seconds)
     if seconds:
-        return (
-            f"Payments now take {seconds:g} s each: place some orders and watch the consumer's lag in Inbox."
-        )
+        return f"Payments now take {seconds:g} s each: place some orders and watch when payments.settled follows."
     return "Payments are quick again."
 
 
@@ -105,14 +103,14 @@ def poison() -> str:
     return (
         f"Message {message.message_id} kills the consumer's process each time it is handled. The supervisor starts "
         f"it again; after {settings.MAX_ATTEMPTS} tries the message is dead, and the others flow all the time. "
-        "Look at Workers and Inbox."
+        "Look at Workers: the consumer comes back each time."
     )
 
 
 def cure_poison() -> str:
     """Take the sting out of poison messages: the next try of one succeeds."""
     set_switch(POISON, on=False)
-    return "Poison messages are harmless now: retry a dead one in Inbox and it goes through."
+    return "Poison messages are harmless now: redispatch a dead one and it goes through."
 
 
 def set_traffic(rate: float) -> str:

@@ -17,11 +17,11 @@ from django.db import transaction
 
 from outbox_core import backoff, tallies
 from outbox_core.conf import settings
-from outbox_core.errors import Reject, RetryLater
 from outbox_core.inbox import kept, lanes, locks
 from outbox_core.inbox.outcomes import Outcome
 from outbox_core.models import FailedAttempt, Handling, Message, Receipt
 from outbox_core.outbox.leases import fingerprint
+from outbox_core.verdicts import Reject, RetryLater
 
 if TYPE_CHECKING:
     from outbox_core.inbox.receiver import Run

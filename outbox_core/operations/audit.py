@@ -65,6 +65,9 @@ def reserve(using: str) -> int:
     table = Operation._meta.db_table
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
+            # No one may sit on the chain either: a verb waits for it with the lock of a dispatcher's lease in hand.
+            idle = f"{int(settings.LEASE * 500)}ms"
+            cursor.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, true)", [idle])
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [CHAIN_LOCK])
             cursor.execute("SELECT nextval(pg_get_serial_sequence(%s, 'id'))", [table])
             return int(cursor.fetchone()[0])

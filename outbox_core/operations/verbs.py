@@ -13,6 +13,9 @@ from datetime import datetime
 from typing import Any, NoReturn
 from uuid import UUID
 
+from django.db import OperationalError
+from psycopg.errors import LockNotAvailable
+
 from outbox_core.clock import ClockTimestamp, database_now
 from outbox_core.errors import InvalidMessage, OutboxError, StateChanged
 from outbox_core.models import Message, Operation, Parked, Pending
@@ -48,7 +51,8 @@ def act(
     (`inspect.Standing.version`), None to act on whatever state it is in; `selection` the filter that chose it.
 
     Raises StateChanged (who has it or changed it, since when), InvalidMessage for the reason or the verb,
-    Message.DoesNotExist, and OutboxError if its partition keeps changing hands.
+    Message.DoesNotExist, and OutboxError if its partition keeps changing hands or another session holds a lock for
+    longer than LEASE / 2.
     """
     if verb not in VERBS:
         raise InvalidMessage("verb", ", ".join(VERBS), verb)
@@ -59,6 +63,13 @@ def act(
                 return _Act(verb, _locked(message_id, using), using).run(actor, reason, version, selection)
         except leases.OwnerChanged:
             continue
+        except OperationalError as error:
+            if isinstance(error.__cause__, LockNotAvailable):
+                raise OutboxError(
+                    f"Message {message_id} was left alone: another session holds a lock that this needs; "
+                    "try again in a moment."
+                ) from None
+            raise
     raise OutboxError("The message's partition keeps changing hands; try again in a moment.")
 
 

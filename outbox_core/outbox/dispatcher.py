@@ -87,7 +87,8 @@ class Dispatcher:
                 self._drain(stop)
         finally:
             self._watch.stop()
-            self.publisher.close()
+            # A broker that does not answer may not cost more than is left.
+            self.publisher.close(min(5.0, max(0.5, stop.left() - 1)))
         return self.confirmed
 
     # -- the loop ----------------------------------------------------------------------------------------------

@@ -90,19 +90,21 @@ class Dialect:
 @contextmanager
 def exclusive(using: str, *, hot: bool = False) -> Iterator[Dialect]:
     """A transaction that takes locks others wait for, so it may not sit on them: a process that is stopped
-    inside it loses its session after LEASE / 2 and the locks with it. `hot`: the planner is held to the indexes,
-    since queue tables are analysed while empty and then fill."""
+    inside it loses its session after LEASE / 2 and the locks with it, and one that waits so long for another lock
+    gives up (OperationalError). `hot`: the planner is held to the indexes, since queue tables are analysed while
+    empty and then fill."""
     dialect = Dialect(using)
     with transaction.atomic(using=using):
         if dialect.postgresql:
             idle = f"{int(settings.LEASE * 500)}ms"
             dialect.execute(
-                "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
+                "SELECT set_config('idle_in_transaction_session_timeout', %s, true), "
+                "set_config('lock_timeout', %s, true)"
                 + (
                     ", set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)"
                     if hot
                     else ""
                 ),
-                [idle],
+                [idle, idle],
             )
         yield dialect

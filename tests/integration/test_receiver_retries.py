@@ -9,8 +9,9 @@ from datetime import timedelta
 import pytest
 from django.db import transaction
 
+from outbox_core import Reject, RetryLater
 from outbox_core.clock import database_now
-from outbox_core.errors import Reject, RetryLater, StateChanged
+from outbox_core.errors import StateChanged
 from outbox_core.inbox import retries
 from outbox_core.inbox.message import InboxMessage
 from outbox_core.inbox.outcomes import Outcome
