@@ -12,7 +12,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
+from django.db import (
+    DatabaseError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    connections,
+    transaction,
+)
 
 from outbox_core import context, crash, tallies
 from outbox_core.inbox import duplicates, failures, kept, lanes, locks
@@ -69,7 +76,8 @@ class Run:
 
     @property
     def in_order(self) -> bool:
-        return self.subscription.ordered and bool(self.arrived.key)
+        # A key that no column can hold is no key: the message is undecodable, and no other has that key.
+        return self.subscription.ordered and bool(self.arrived.key) and fits(self.arrived.key)
 
     def go(self) -> Outcome:
         """Run it to an outcome, in one transaction, or two if the handler fails."""
@@ -83,7 +91,10 @@ class Run:
             _reset(self.using)
             if self.started:
                 return failures.record(self, error)
-            if isinstance(error, OperationalError | InterfaceError) or not isinstance(error, Exception):
+            # InternalError: the session was ended (idle in a transaction), or the database only reads for now.
+            if isinstance(error, OperationalError | InterfaceError | InternalError) or not isinstance(
+                error, Exception
+            ):
                 raise
             return failures.refuse(self, error)
         if outcome is Outcome.HANDLED:

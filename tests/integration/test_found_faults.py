@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -15,21 +14,22 @@ from django.db import DatabaseError, OperationalError, connection, transaction
 from outbox_core import publish, wakeup
 from outbox_core.clock import database_now, lease_clock
 from outbox_core.errors import OutboxError, TransportError
-from outbox_core.models import Dispatch, Lease, Partition, Pending
+from outbox_core.inbox.outcomes import Outcome as Handled
+from outbox_core.inbox.receiver import Run
+from outbox_core.models import Dispatch, Handling, Lease, Partition, Pending
 from outbox_core.operations import audit
 from outbox_core.operations.verbs import act
 from outbox_core.outbox import dispatcher as relay_module
 from outbox_core.outbox import late, leases, queue
-from outbox_core.outbox.dispatcher import Dispatcher
 from outbox_core.outbox.queue import START
 from outbox_core.outbox.reading import Reading
 from outbox_core.outbox.settle import Answer
 from outbox_core.outbox.sql import Dialect
 from outbox_core.outbox.turn import Turn
-from outbox_core.shutdown import Stop
 from outbox_core.transports import transport
 from outbox_core.transports.base import Outcome, Send
 from tests import spawning
+from tests.integration.receiving import delivery, letters, subscribed, take, write_letter
 from tests.integration.relaying import alone, arrivals, bind, publish_numbered, relay, settled
 from tests.integration.situations import ANA
 from tests.processes import Process, free_port
@@ -241,24 +241,6 @@ def test_nothing_is_sent_when_the_wait_for_the_write_lock_outlasted_the_lease(
     publisher.close()
 
 
-def test_a_dispatcher_that_is_started_before_the_tables_exist_begins_when_they_do(
-    exchange: str, monkeypatch: Any
-) -> None:
-    bind(exchange)
-    publish_numbered(1)
-    join, tries = leases.join, []
-
-    def not_there_yet(*arguments: Any) -> int:
-        tries.append(arguments)
-        if len(tries) < 3:
-            raise OperationalError("no such table")
-        return join(*arguments)
-
-    monkeypatch.setattr(leases, "join", not_there_yet)
-    assert Dispatcher("default", "early").run(Stop(), once=True) == 1
-    assert timedelta(0) <= database_now() - Dispatch.objects.get().at
-
-
 def test_a_verb_that_waits_for_the_audit_chain_does_not_stop_the_dispatcher(
     exchange: str, spawn: Spawn, wait_until: Any, outbox_settings: Any, pair: str
 ) -> None:
@@ -280,9 +262,7 @@ def test_a_verb_that_waits_for_the_audit_chain_does_not_stop_the_dispatcher(
     assert act("discard", message.message_id, actor=ANA, reason="now").outcome == "done"
 
 
-def test_a_process_that_stops_with_the_audit_chain_in_hand_loses_it(
-    outbox_settings: Any, pair: str
-) -> None:
+def test_a_process_that_stops_with_the_audit_chain_in_hand_loses_it(outbox_settings: Any, pair: str) -> None:
     if pair != "real":
         pytest.skip("SQLite has no server that could end a session")
     outbox_settings(LEASE=1)
@@ -305,3 +285,38 @@ def test_sigterm_ends_a_dispatcher_in_good_order_while_the_broker_is_frozen(
     assert process.end(10) == 0
     assert alone()
     assert not Pending.objects.exclude(attempts=1).exists()  # all of it was maybe sent
+
+
+@pytest.mark.parametrize("key", ["k\0", "\ud800", "k" * 256])
+def test_a_key_that_no_column_can_hold_does_not_stop_an_ordered_consumer(key: str) -> None:
+    with subscribed(write_letter, ordered=True) as subscription:
+        for redelivered in (False, True):
+            given = delivery(headers={"outbox-key": key}, redelivered=redelivered)
+            assert take(subscription, given) is Handled.UNDECODABLE
+        assert take(subscription, delivery(headers={"outbox-key": "k"})) is Handled.HANDLED
+    assert letters() == 1
+
+
+def test_a_session_that_the_database_ended_is_not_the_fault_of_the_message(
+    monkeypatch: Any, pair: str
+) -> None:
+    if pair != "real":
+        pytest.skip("SQLite has no sessions")
+    known, slept = Run._known, []
+
+    def sleeps_once(run: Run, now: Any) -> Any:
+        if not slept:
+            slept.append(True)
+            with connection.cursor() as cursor:
+                cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '50ms'")
+            threading.Event().wait(0.3)
+        return known(run, now)
+
+    monkeypatch.setattr(Run, "_known", sleeps_once)
+    with subscribed(write_letter) as subscription:
+        given = delivery()
+        with pytest.raises(DatabaseError):
+            take(subscription, given)
+        connection.close()
+        assert take(subscription, given) is Handled.HANDLED
+    assert not Handling.objects.exists()
