@@ -5,7 +5,7 @@ The flow, with the files in reading order:
 1. `publish()` inserts a Message and a Pending row in the caller's transaction      outbox/outgoing.py, producer.py
 2. a dispatcher owns some of 64 partitions by a lease                               outbox/leases.py
 3. in a turn it settles, reads what may go and writes down what it will send        outbox/turn.py, queue.py, settle.py
-4. between turns it publishes with pipelined confirms                               outbox/dispatcher.py, transports/
+4. between turns it publishes with pipelined confirms                              outbox/relay.py, transports/
 5. a consumer takes deliveries off its queue, and a receiver runs each once         inbox/consumer.py, receiver.py
 6. a handler's effects, its receipt and what it publishes commit together           inbox/receiver.py
 7. what failed waits in a table, and every duplicate is recorded                    models/

@@ -119,7 +119,7 @@ def _insert(items: Sequence[Checked], using: str) -> list[Message]:
     result: list[Message] = []
     rest = iter(items)
     while chunk := list(islice(rest, CHUNK)):
-        new = _insert_messages(chunk, known, using)
+        new = _insert_or_find(chunk, known, using)
         written.extend(m.id for m in new)
         _check_conflicts(chunk, known, {m.message_id for m in new}, written, using)
         _insert_pending([c for c in _once(chunk) if known[c.message_id] in new], known, using)
@@ -130,6 +130,17 @@ def _insert(items: Sequence[Checked], using: str) -> list[Message]:
 
 def _once(chunk: Sequence[Checked]) -> list[Checked]:
     return list({c.message_id: c for c in reversed(chunk)}.values())[::-1]
+
+
+def _insert_or_find(chunk: Sequence[Checked], known: dict[UUID, Message], using: str) -> set[Message]:
+    """Make every message of the chunk `known`; returns those that are new."""
+    new = _insert_messages(chunk, known, using)
+    while missing := [c for c in chunk if c.message_id not in known]:
+        for message in Message.objects.using(using).filter(message_id__in=[c.message_id for c in missing]):
+            known[message.message_id] = message
+        if gone := [c for c in missing if c.message_id not in known]:  # pruned between the two statements
+            new |= _insert_messages(gone, known, using)
+    return new
 
 
 def _insert_messages(chunk: Sequence[Checked], known: dict[UUID, Message], using: str) -> set[Message]:
@@ -159,9 +170,6 @@ def _check_conflicts(
     chunk: Sequence[Checked], known: dict[UUID, Message], new: set[UUID], written: Sequence[int], using: str
 ) -> None:
     """An id that was there already: the same content is a duplicate to record, other content an error."""
-    if missing := [c.message_id for c in chunk if c.message_id not in known]:
-        for message in Message.objects.using(using).filter(message_id__in=missing):
-            known[message.message_id] = message
     again, first = [], set(new)
     for c in chunk:
         if c.message_id in first:

@@ -47,7 +47,7 @@ class Reading:
             self.boost = min(64, self.boost * 2)
         else:
             self.boost = max(1, self.boost // 2)
-        if len(self.blocked) > 10_000:
+        if len(self.blocked) > max(10_000, 20 * self.batch):  # rows that went another way are still in it
             self.blocked.clear()
 
 

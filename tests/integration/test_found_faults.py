@@ -19,8 +19,9 @@ from outbox_core.inbox.receiver import Run
 from outbox_core.models import Dispatch, Handling, Lease, Partition, Pending
 from outbox_core.operations import audit
 from outbox_core.operations.verbs import act
-from outbox_core.outbox import dispatcher as relay_module
+from outbox_core.outbox import dispatcher as dispatcher_module
 from outbox_core.outbox import late, leases, queue
+from outbox_core.outbox import relay as relay_module
 from outbox_core.outbox.queue import START
 from outbox_core.outbox.reading import Reading
 from outbox_core.outbox.settle import Answer
@@ -148,7 +149,7 @@ def test_once_gives_its_lease_back_when_the_broker_cannot_be_reached(
     if pair != "real":
         pytest.skip("the embedded broker is always there")
     outbox_settings(AMQP_URL=f"amqp://guest:guest@127.0.0.1:{free_port()}/")
-    monkeypatch.setattr(relay_module, "PATIENCE", 0.5)
+    monkeypatch.setattr(dispatcher_module, "PATIENCE", 0.5)
     publish_numbered(1)
     with pytest.raises(TransportError):
         relay()
@@ -156,7 +157,7 @@ def test_once_gives_its_lease_back_when_the_broker_cannot_be_reached(
 
 
 def test_once_does_not_wait_for_a_database_for_ever(exchange: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr(relay_module, "PATIENCE", 0.3)
+    monkeypatch.setattr(dispatcher_module, "PATIENCE", 0.3)
 
     def fails(*arguments: Any) -> int:
         raise OperationalError("no such server")
