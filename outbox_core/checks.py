@@ -45,14 +45,6 @@ def _together() -> list[CheckMessage]:
         found.append(Error('OUTBOX["AUDIT_KEY"] must be set unless DEBUG.', id="outbox.E003"))
     if settings.transport == "rabbitmq" and not settings.AMQP_URL:
         found.append(Error('OUTBOX["AMQP_URL"] must be set for RabbitMQ.', id="outbox.E004"))
-    if settings.MODE == "direct":
-        found.append(
-            Warning(
-                'OUTBOX["MODE"] is "direct", but this version sends nothing from the producer.',
-                hint="Messages go all the same: the dispatcher sends them.",
-                id="outbox.W002",
-            )
-        )
     if settings.HEARTBEAT * 2 > settings.LEASE:
         found.append(Error('OUTBOX["HEARTBEAT"] must be at most half of LEASE.', id="outbox.E005"))
     for alias in settings.DATABASES:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from outbox_core.envelope import write
@@ -13,9 +13,15 @@ from outbox_core.transports.base import Outcome, Send
 
 
 def load(using: str, lanes: Sequence[Sequence[Row]]) -> tuple[list[list[Send]], list[Answer]]:
-    """The lanes as messages, and an answer for each row that cannot become one (the rest of its lane is unsent)."""
+    """Read the messages of the lanes and write them for the broker, as `write_lanes` does."""
     ids = [row.id for lane in lanes for row in lane]
-    messages = {m.id: m for m in Message.objects.using(using).filter(id__in=ids)}
+    return write_lanes(lanes, {m.id: m for m in Message.objects.using(using).filter(id__in=ids)})
+
+
+def write_lanes(
+    lanes: Sequence[Sequence[Row]], messages: Mapping[int, Message]
+) -> tuple[list[list[Send]], list[Answer]]:
+    """The lanes as messages, and an answer for each row that cannot become one (the rest of its lane is unsent)."""
     loaded, broken = [], []
     for lane in lanes:
         sends: list[Send] = []

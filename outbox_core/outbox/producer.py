@@ -1,13 +1,15 @@
 """Publishing: a message is a row in the caller's own transaction, and nothing else.
 
-Whether and when the broker gets it is the dispatcher's work, after the commit. So a message exists if and
-only if the business data does (the transactional outbox: C. Richardson, Microservices Patterns, 2018, ch. 3).
+Whether and when the broker gets it is the dispatcher's work, or in direct mode this process's, after the commit. So
+a message exists if and only if the business data does (the transactional outbox: C. Richardson, Microservices
+Patterns, 2018, ch. 3).
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 from uuid import UUID
@@ -15,10 +17,11 @@ from uuid import UUID
 from django.db import connections, router, transaction
 
 from outbox_core import context, wakeup
-from outbox_core.clock import database_now
+from outbox_core.clock import database_now, lease_clock
 from outbox_core.conf import settings
 from outbox_core.errors import InvalidMessage, MessageConflict, NotInTransaction
 from outbox_core.models import Duplicate, Message, Pending
+from outbox_core.outbox import direct
 from outbox_core.outbox.outgoing import Checked, Outgoing, check
 from outbox_core.outbox.sql import Dialect
 
@@ -117,15 +120,26 @@ def _insert(items: Sequence[Checked], using: str) -> list[Message]:
     known: dict[UUID, Message] = {}
     written: list[int] = []
     result: list[Message] = []
+    directly: list[Message] = []
+    started = lease_clock()
     rest = iter(items)
     while chunk := list(islice(rest, CHUNK)):
         new = _insert_or_find(chunk, known, using)
         written.extend(m.id for m in new)
         _check_conflicts(chunk, known, {m.message_id for m in new}, written, using)
-        _insert_pending([c for c in _once(chunk) if known[c.message_id] in new], known, using)
+        fresh = [c for c in _once(chunk) if known[c.message_id] in new]
+        _insert_pending(fresh, known, using)
+        directly.extend(known[c.message_id] for c in fresh if _goes_directly(c))
         result.extend(known[c.message_id] for c in chunk)
-    wakeup.announce(using)
+    if directly:
+        transaction.on_commit(partial(direct.offer, using, directly, started), using=using, robust=True)
+    wakeup.announce(using, wakeup.CHANGED if len(directly) == len(written) else wakeup.PENDING)
     return result
+
+
+def _goes_directly(item: Checked) -> bool:
+    """Whether this process sends it itself: of a key, only the dispatcher knows the order."""
+    return settings.MODE == "direct" and not item.key and not item.delay
 
 
 def _once(chunk: Sequence[Checked]) -> list[Checked]:
@@ -201,11 +215,12 @@ def _insert_pending(chunk: Sequence[Checked], known: dict[UUID, Message], using:
     if not chunk:
         return
     db = Dialect(using)
-    row = f"(%s, %s, %s, %s, %s, %s, {db.later}, %s, false, false, 0, 0, 'first', '', '')"
+    row = f"(%s, %s, %s, %s, %s, %s, {db.later}, %s, %s, false, 0, 0, 'first', '', '')"
     later, values = db.later_parameter(), []
     for c in chunk:
-        id_ = known[c.message_id].id
-        values += [id_, c.partition, c.key, id_, c.type, c.destination, later(c.delay), c.delay > 0]
+        id_, directly = known[c.message_id].id, _goes_directly(c)
+        wait = settings.DIRECT_GRACE if directly else c.delay
+        values += [id_, c.partition, c.key, id_, c.type, c.destination, later(wait), c.delay > 0, directly]
     db.execute(
         f"INSERT INTO {Pending._meta.db_table} (message, partition, key, position, type, destination, "
         "available_at, scheduled, direct, late, attempts, failures, cause, error_class, last_error) "

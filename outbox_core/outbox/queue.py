@@ -251,13 +251,35 @@ def place(db: Dialect, row: Row) -> None:
 
 
 def claim_direct(db: Dialect, rows: Sequence[Row]) -> list[Row]:
-    """Direct messages whose producer had its time: it may have sent them, so one more attempt is opened."""
+    """Direct messages whose producer had its time: it may have sent them, so one more attempt is opened.
+
+    Returns those that are the caller's now. The producer settles without a lease: what it settles at this moment, or
+    has settled since the read, is not among them.
+    """
     if not rows:
         return []
-    condition, among = db.among("message", [r.id for r in rows])
-    db.execute(
-        f"UPDATE {PENDING} SET direct = {'false' if db.postgresql else '0'}, attempts = attempts + 1, "
-        f"cause = 'resend' WHERE {condition}",
-        [among],
+    claimed = _no_longer_direct(db, [r.id for r in rows], "attempts = attempts + 1, cause = 'resend'")
+    return [
+        replace(r, direct=False, attempts=r.attempts + 1, cause="resend") for r in rows if r.id in claimed
+    ]
+
+
+def give_direct(db: Dialect, ids: Collection[int]) -> set[int]:
+    """The producer gives up its direct messages before their grace is over: due now, for the dispatcher. Returns
+    those that still were its own; they stay locked for the rest of the transaction."""
+    now = db.now()
+    return _no_longer_direct(db, ids, "available_at = %s", [now if db.postgresql else db.to_database(now)])
+
+
+def _no_longer_direct(
+    db: Dialect, ids: Collection[int], change: str, parameters: Sequence[Any] = ()
+) -> set[int]:
+    condition, among = db.among("message", sorted(ids))
+    direct = "direct" if db.postgresql else "direct = 1"
+    changed = db.execute(
+        f"UPDATE {PENDING} SET direct = {'false' if db.postgresql else '0'}, {change} WHERE message IN ("
+        f"SELECT message FROM {PENDING} WHERE {condition} AND {direct} ORDER BY message "
+        f"{db.lock('FOR UPDATE SKIP LOCKED')}) RETURNING message",
+        [*parameters, among],
     )
-    return [replace(r, direct=False, attempts=r.attempts + 1, cause="resend") for r in rows]
+    return {message for (message,) in changed}

@@ -27,7 +27,7 @@ from outbox_core.outbox.sql import exclusive
 from outbox_core.outbox.turn import Memory, Turn
 from outbox_core.shutdown import Stop
 from outbox_core.transports import transport
-from outbox_core.transports.base import Publisher, Result
+from outbox_core.transports.base import Publisher
 
 log = logging.getLogger("outbox.dispatcher")
 
@@ -100,11 +100,11 @@ class Relay:
     def collect(self) -> None:
         """Take what the broker has answered; the next turn settles it."""
         results = self.publisher.take()
-        answers = [_answer(r) for r in results if not r.stale]
+        answers = [Answer.of(r) for r in results if not r.stale]
         if any(a.sent for a in answers):
             crash.point("confirmed")
         self.unsettled += answers
-        self.late += [_answer(r) for r in results if r.stale]
+        self.late += [Answer.of(r) for r in results if r.stale]
 
     def safely(self, stop: Stop, act: Callable[[], T]) -> T | None:
         """Run one database step: its result, None if it failed. A lost lease, a lost database and a lost reply to a
@@ -192,8 +192,3 @@ class Relay:
             leases.leave(db, self.memory.token)
         if self.late:
             self.record_late()
-
-
-def _answer(result: Result) -> Answer:
-    row, committed_at = result.send.tag
-    return Answer(row, result.outcome, committed_at, result.error, result.detail)

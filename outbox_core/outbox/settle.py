@@ -21,7 +21,7 @@ from outbox_core.outbox.queue import PARKED, PENDING, Row, promote
 from outbox_core.outbox.sql import Dialect
 from outbox_core.states import State
 from outbox_core.tallies import NO_LATENCY, Count, Counts, bucket
-from outbox_core.transports.base import Outcome
+from outbox_core.transports.base import Outcome, Result
 
 NACKED = "Nacked"  # the one failure of the road for which the message had been written
 LONGEST_ERROR = 10_000  # characters of an error text that are kept
@@ -36,6 +36,12 @@ class Answer:
     committed_at: datetime
     error: str = ""
     detail: str = ""
+
+    @classmethod
+    def of(cls, result: Result) -> Answer:
+        """What a publisher says of a message that `load` wrote."""
+        row, committed_at = result.send.tag
+        return cls(row, result.outcome, committed_at, result.error, result.detail)
 
     @property
     def sent(self) -> bool:

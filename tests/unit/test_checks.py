@@ -54,10 +54,6 @@ def test_settings_that_do_not_fit_together_are_told() -> None:
     assert [id_ for id_, _ in found(TRANSPORT="rabbitmq", AMQP_URL="")] == ["outbox.E004"]
 
 
-def test_direct_mode_says_what_it_does_not_do_yet() -> None:
-    assert [id_ for id_, _ in found(MODE="direct")] == ["outbox.W002"]
-
-
 def test_a_sqlite_database_with_deferred_transactions_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     sqlite: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": "x"}
     monkeypatch.setitem(settings.DATABASES, "default", sqlite)
