@@ -11,10 +11,11 @@ from outbox_core.states import CAUSES, PARKED
 
 
 class Pending(models.Model):
-    """A message still owed to the broker. Small rows, deleted on the confirm; its three indexes are the queue.
+    """A message still owed to the broker. Small rows, deleted on the confirm; its indexes are the queue.
 
     `available_at` is when it may go; NULL means *set aside*: an earlier message of its key must go first,
-    and whatever removes that one promotes this one. `position` is its place in the queue of its key.
+    and whatever removes that one promotes this one; or it is `stranded`: its destination fails, and others find out
+    whether it still does. `position` is its place in the queue of its key.
     """
 
     message = models.OneToOneField(
@@ -32,6 +33,7 @@ class Pending(models.Model):
     available_at = models.DateTimeField(null=True)
     scheduled = models.BooleanField(default=False)  # delayed: takes its place when it falls due
     direct = models.BooleanField(default=False)  # its producer may be sending it, until available_at
+    stranded = models.BooleanField(db_default=False)  # set aside since its destination fails
     late = models.BooleanField(default=False)  # others of its key passed it: header outbox-late
     attempts = models.PositiveIntegerField(default=0)  # sends opened
     failures = models.PositiveIntegerField(default=0)  # failures that are the message's own
@@ -59,12 +61,23 @@ class Pending(models.Model):
                 condition=Q(available_at__isnull=True),
                 name="outbox_aside",
             ),
+            models.Index(
+                fields=["destination", "type", "partition", "position"],
+                condition=Q(stranded=True),
+                name="outbox_stranded",
+            ),
         ]
         constraints = [
             models.CheckConstraint(condition=Q(partition__lt=64), name="outbox_pending_partition"),
             models.CheckConstraint(
-                condition=Q(available_at__isnull=False) | (~Q(key="") & Q(scheduled=False)),
+                condition=Q(available_at__isnull=False)
+                | (~Q(key="") & Q(scheduled=False))
+                | Q(stranded=True),
                 name="outbox_pending_aside_has_key",
+            ),
+            models.CheckConstraint(
+                condition=Q(stranded=False) | Q(available_at__isnull=True, scheduled=False),
+                name="outbox_pending_stranded_is_aside",
             ),
             models.CheckConstraint(
                 condition=Q(failures__lte=F("attempts")), name="outbox_pending_failures_are_attempts"

@@ -48,7 +48,7 @@ def stuck_keys(using: str) -> Iterator[tuple[int, str]]:
 
     Indexes: aside, lane, holds.
     """
-    aside = Pending.objects.using(using).filter(available_at__isnull=True).order_by()
+    aside = Pending.objects.using(using).filter(available_at__isnull=True, stranded=False).order_by()
     firsts = aside.values_list("partition", "key").annotate(first=Min("position"))
     for partition, key, first in firsts.iterator(chunk_size=2000):
         lane = _lane(using, partition, key).filter(position__lt=first)
@@ -73,7 +73,12 @@ def _promote(using: str, partition: int, key: str) -> bool:
                 leases.lock_owner(using, partition)
                 # Looked at again under the owner's lock: a turn may have been in the middle of it.
                 first = _lane(using, partition, key).order_by("position").first()
-                if first is None or first.available_at is not None or _held(using, partition, key):
+                if (
+                    first is None
+                    or first.available_at is not None
+                    or first.stranded
+                    or _held(using, partition, key)
+                ):
                     return False
                 queue.promote(using, [(partition, key)])
                 return True

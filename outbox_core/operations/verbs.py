@@ -149,9 +149,12 @@ class _Act:
         )  # fmt: skip
 
     def _is_due_or_aside(self) -> bool:
-        """Whether a retry has nothing to change: what is due is due, and what is set aside waits for another."""
+        """Whether a retry has nothing to change: what is due is due, and what is set aside waits for another (but
+        what waits for its destination is tried)."""
         pending = self.facts.pending
         if pending is None:
+            return False
+        if pending.stranded:
             return False
         return pending.available_at is None or pending.available_at <= database_now(self.using)
 
@@ -160,7 +163,9 @@ class _Act:
     def _retry(self) -> State:
         pending, parked = self.facts.pending, self.facts.parked
         if pending is not None:
-            Pending.objects.using(self.using).filter(pk=pending.pk).update(available_at=ClockTimestamp())
+            Pending.objects.using(self.using).filter(pk=pending.pk).update(
+                available_at=ClockTimestamp(), stranded=False
+            )
             return State(self.facts.state)
         assert parked is not None
         parked.delete(using=self.using)

@@ -122,7 +122,7 @@ class Dispatcher:
         if full:
             self.relay.reading.forget()
         db, memory = Dialect(self.using), self.relay.memory
-        if not memory.mine or (woken and db.postgresql):
+        if not memory.mine or (woken and db.postgresql) or self.relay.circuits.busy(memory.flying):
             return True
         found = queue.due_in(db, self.relay.reading.from_floors(sorted(memory.readable)))
         if not found:
@@ -157,6 +157,7 @@ class Dispatcher:
     def _show(self) -> None:
         self._heartbeat.partitions, self._heartbeat.wakeup = len(self.relay.memory.mine), self._watch.mode
         self._heartbeat.broker = self.publisher.state
+        self._heartbeat.problems = self.relay.circuits.problems
 
     def _done(self, stop: Stop, started: float) -> bool:
         """For `once`: everything that is due was sent and settled, by this dispatcher or by those that live."""

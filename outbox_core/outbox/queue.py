@@ -32,6 +32,9 @@ class Floor(NamedTuple):
     position: int
 
 
+Road = tuple[str, str]
+"""Destination and type: together exchange and routing key, which succeed or fail alike."""
+
 START = Floor(datetime(1970, 1, 1, tzinfo=UTC), 0)
 
 
@@ -55,6 +58,10 @@ class Row:
     destination: str
     available_at: datetime | None
     free: bool = True
+
+    @property
+    def road(self) -> Road:
+        return self.destination, self.type
 
     @property
     def wire_position(self) -> int:
@@ -218,7 +225,7 @@ def promote(using: str | Dialect, keys: Iterable[tuple[int, str]]) -> None:
     db.execute(
         f"""
         UPDATE {PENDING} SET available_at = {"clock_timestamp()" if db.postgresql else "%s"}
-        WHERE available_at IS NULL AND message IN (
+        WHERE available_at IS NULL AND NOT stranded AND message IN (
             SELECT (SELECT p.message FROM {PENDING} p {lane}
                     WHERE p.partition = k.partition AND p.key = k.key AND NOT (p.key = '') AND NOT p.scheduled
                     ORDER BY p.position LIMIT 1)
@@ -244,8 +251,7 @@ def next_position(using: str | Dialect) -> int:
 def place(db: Dialect, row: Row) -> None:
     """A delayed message has fallen due: it takes its place at the end of its key, and is read from there."""
     db.execute(
-        f"UPDATE {PENDING} SET scheduled = {'false' if db.postgresql else '0'}, position = %s "
-        "WHERE message = %s AND scheduled",
+        f"UPDATE {PENDING} SET scheduled = {db.false}, position = %s WHERE message = %s AND scheduled",
         [next_position(db), row.id],
     )
 
@@ -267,18 +273,16 @@ def claim_direct(db: Dialect, rows: Sequence[Row]) -> list[Row]:
 def give_direct(db: Dialect, ids: Collection[int]) -> set[int]:
     """The producer gives up its direct messages before their grace is over: due now, for the dispatcher. Returns
     those that still were its own; they stay locked for the rest of the transaction."""
-    now = db.now()
-    return _no_longer_direct(db, ids, "available_at = %s", [now if db.postgresql else db.to_database(now)])
+    return _no_longer_direct(db, ids, "available_at = %s", [db.moment(db.now())])
 
 
 def _no_longer_direct(
     db: Dialect, ids: Collection[int], change: str, parameters: Sequence[Any] = ()
 ) -> set[int]:
     condition, among = db.among("message", sorted(ids))
-    direct = "direct" if db.postgresql else "direct = 1"
     changed = db.execute(
-        f"UPDATE {PENDING} SET direct = {'false' if db.postgresql else '0'}, {change} WHERE message IN ("
-        f"SELECT message FROM {PENDING} WHERE {condition} AND {direct} ORDER BY message "
+        f"UPDATE {PENDING} SET direct = {db.false}, {change} WHERE message IN ("
+        f"SELECT message FROM {PENDING} WHERE {condition} AND direct ORDER BY message "
         f"{db.lock('FOR UPDATE SKIP LOCKED')}) RETURNING message",
         [*parameters, among],
     )

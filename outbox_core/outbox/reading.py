@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -59,10 +59,15 @@ class Choice:
     aside: list[int] = field(default_factory=list)
     due: list[Row] = field(default_factory=list)  # scheduled ones that take their place now
     unclaimed: list[Row] = field(default_factory=list)  # direct ones whose producer had its time
+    stranded: list[int] = field(default_factory=list)  # their destination fails
 
 
-def choose(reading: Reading, rows: Sequence[Row], busy: set[str], room: int, now: datetime) -> Choice:
-    """Sort the rows of a read, and move the floors past what needs no second look.
+def choose(
+    reading: Reading, rows: Sequence[Row], busy: set[str], room: int, now: datetime,
+    strands: Callable[[Row], bool] = lambda row: False,
+) -> Choice:  # fmt: skip
+    """Sort the rows of a read, and move the floors past what needs no second look. `strands(row)`: its destination
+    fails, so it must wait.
 
     `busy` are the keys that have something in flight: a row that waits only for that is left where it is, else a
     lower position that commits late would become a head beside its followers. What cannot go twice in a row, since
@@ -75,12 +80,14 @@ def choose(reading: Reading, rows: Sequence[Row], busy: set[str], room: int, now
         if row.scheduled:
             choice.due.append(row)
             stuck.add(row.partition)
-        elif row.free and row.key not in busy and len(choice.heads) < room:
+        elif row.free and (row.key in busy or len(choice.heads) + len(choice.unclaimed) >= room):
+            stuck.add(row.partition)
+        elif row.free and strands(row):
+            choice.stranded.append(row.id)
+        elif row.free:
             (choice.unclaimed if row.direct else choice.heads).append(row)
             if row.key:
                 busy.add(row.key)
-        elif row.free:
-            stuck.add(row.partition)
         else:
             reading.blocked[row.id] += 1
             if reading.blocked[row.id] < 2:
@@ -99,16 +106,18 @@ def _floor(available_at: datetime, position: int, now: datetime) -> Floor:
 
 
 def lanes(
-    heads: Sequence[Row], followers: Sequence[Row], flying: Mapping[int, object], now: datetime
-) -> list[list[Row]]:
-    """Each head with the rows behind it that may go too: up to the first that is not due or is in flight."""
+    heads: Sequence[Row], followers: Sequence[Row], flying: Mapping[int, object], now: datetime,
+    stops: Callable[[Row], bool] = lambda row: False,
+) -> list[list[Row]]:  # fmt: skip
+    """Each head with the rows behind it that may go too: up to the first that is not due, is in flight, or waits for
+    its destination (`stops`)."""
     lane = {(h.partition, h.key) if h.key else h.id: [h] for h in heads}
     cut: set[tuple[int, str]] = set()
     for row in followers:
         place = (row.partition, row.key)
         if place in cut:
             continue
-        if (row.available_at is not None and row.available_at > now) or row.id in flying:
+        if (row.available_at is not None and row.available_at > now) or row.id in flying or stops(row):
             cut.add(place)
         else:
             lane[place].append(row)

@@ -19,6 +19,7 @@ from django.db import DatabaseError, InterfaceError, connections
 from outbox_core import crash
 from outbox_core.conf import settings
 from outbox_core.outbox import leases
+from outbox_core.outbox.circuits import Circuits
 from outbox_core.outbox.late import record_late
 from outbox_core.outbox.load import load, unsent
 from outbox_core.outbox.reading import Reading
@@ -48,6 +49,7 @@ class Relay:
         self.using, self.name, self.rng = using, name, rng
         self.publisher: Publisher = transport(using).publisher()
         self.reading = Reading(settings.BATCH_SIZE)
+        self.circuits = Circuits(rng)
         self.memory = Memory(token=0)
         self.unsettled: list[Answer] = []  # answers that no committed turn has settled yet
         self.late: list[Answer] = []  # confirms that came after a fence
@@ -63,7 +65,7 @@ class Relay:
         """Commit one turn, then send what it read. Raises leases.Fenced, and what the database raises."""
         memory = copy.copy(self.memory)
         memory.flying, memory.mine = dict(memory.flying), set(memory.mine)
-        turn = self._turn = Turn(memory, self.unsettled, beat, look, leaving)
+        turn = self._turn = Turn(memory, self.circuits, self.unsettled, beat, look, leaving)
         began = time.monotonic()
         turn.commit(self.using, self.name, self.reading, self.rng)
         self._adopt(turn)
@@ -180,7 +182,7 @@ class Relay:
     def leave(self) -> None:
         """Settle what is known, count the rest as maybe sent, and give the lease back. Commits twice."""
         self.collect()
-        turn = Turn(self.memory, self.unsettled)
+        turn = Turn(self.memory, self.circuits, self.unsettled)
         turn.commit(self.using, self.name, self.reading, self.rng)
         self.confirmed += turn.settled
         with exclusive(self.using) as db:

@@ -165,7 +165,7 @@ class Settler:
             return
         rows = [
             (
-                a.row.id, a.row.attempts, self._moment(now + timedelta(seconds=wait)), attempts, failures,
+                a.row.id, a.row.attempts, self.db.moment(now + timedelta(seconds=wait)), attempts, failures,
                 "resend" if a.outcome is Outcome.UNKNOWN else "retry" if failures and a.row.cause == "first"
                 else a.row.cause,
                 a.error[:255], a.detail[:LONGEST_ERROR],
@@ -178,9 +178,9 @@ class Settler:
         }  # fmt: skip
         table, parameters = self.db.table("x", columns, rows)
         self.db.execute(
-            f"UPDATE {PENDING} SET available_at = x.at, attempts = {PENDING}.attempts + x.attempts, "
-            f"failures = {PENDING}.failures + x.failures, cause = x.cause, error_class = x.error_class, "
-            f"last_error = x.last_error FROM {table} "
+            f"UPDATE {PENDING} SET available_at = x.at, stranded = {self.db.false}, "
+            f"attempts = {PENDING}.attempts + x.attempts, failures = {PENDING}.failures + x.failures, "
+            f"cause = x.cause, error_class = x.error_class, last_error = x.last_error FROM {table} "
             f"WHERE {PENDING}.message = x.message AND {PENDING}.attempts = x.seen",
             parameters,
         )
@@ -262,9 +262,6 @@ class Settler:
             condition, among = self.db.among("message", sorted(a.row.id for a in answers))
             self.db.execute(f"DELETE FROM {table} WHERE {condition}", [among])
             self.touched |= {(a.row.partition, a.row.key) for a in answers}
-
-    def _moment(self, moment: datetime) -> Any:
-        return moment if self.db.postgresql else self.db.to_database(moment)
 
 
 def _split(answers: Sequence[Answer], keep: Any) -> tuple[list[Answer], list[Answer]]:

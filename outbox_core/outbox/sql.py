@@ -23,6 +23,7 @@ class Dialect:
         self.using = using
         self.connection = connections[using]
         self.postgresql = self.connection.vendor == "postgresql"
+        self.true, self.false = ("true", "false") if self.postgresql else ("1", "0")
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement; its rows, or none where it returns none."""
@@ -77,6 +78,10 @@ class Dialect:
     def to_database(self, moment: datetime) -> Any:
         """A moment as a statement's parameter."""
         return self.connection.ops.adapt_datetimefield_value(moment)
+
+    def moment(self, moment: datetime) -> Any:
+        """A moment as a parameter of a statement of our own: psycopg wants it aware, SQLite as Django writes it."""
+        return moment if self.postgresql else self.to_database(moment)
 
     def from_database(self, moment: Any) -> Any:
         """A moment as a statement returned it, aware."""

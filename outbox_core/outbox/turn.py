@@ -14,7 +14,8 @@ from datetime import datetime
 from outbox_core import crash, tallies
 from outbox_core.clock import lease_clock
 from outbox_core.conf import settings
-from outbox_core.outbox import leases, queue
+from outbox_core.outbox import leases, queue, stranding
+from outbox_core.outbox.circuits import Circuits
 from outbox_core.outbox.queue import Row
 from outbox_core.outbox.reading import Reading, choose, lanes
 from outbox_core.outbox.settle import Answer, Settler
@@ -38,6 +39,7 @@ class Turn:
     """What to do in one turn, and what came of it."""
 
     memory: Memory
+    circuits: Circuits
     answers: Sequence[Answer] = ()
     beat: bool = False
     may_read: bool = False
@@ -57,11 +59,13 @@ class Turn:
             settler = Settler(db, worker, rng)
             self.left = settler.settle(self.answers)
             self._land(reading)
+            self.circuits.learn(a for a in self.answers if a.row.id not in memory.flying)
             if self.beat:
                 busy = {row.partition for row in memory.flying.values()}
                 memory.mine, memory.readable = leases.rebalance(
                     db, memory.token, memory.mine, busy, self.leaving
                 )
+                self.circuits.found_stranded(stranding.stranded_roads(db))
             if self.may_read and not self.leaving:
                 self._read(db, reading, now)
                 crash.point("read")
@@ -86,19 +90,34 @@ class Turn:
     def _read(self, db: Dialect, reading: Reading, now: datetime) -> None:
         flying = self.memory.flying
         partitions = sorted(self.memory.readable)
+        self._take_back(db, partitions, now)
         limit = reading.limit(len(partitions))
         rows = queue.read(db, reading.from_floors(partitions), flying, now, limit)
         reading.learn(rows, limit)
         busy = {row.key for row in flying.values() if row.key}
         room = min(settings.BATCH_SIZE, 2 * settings.BATCH_SIZE - len(flying))
-        choice = choose(reading, rows, busy, room, now)
+        choice = choose(reading, rows, busy, room, now, self.circuits.strands)
         for row in choice.due:
             queue.place(db, row)
         queue.set_aside(db, choice.aside)
+        stranding.strand(db, choice.stranded)
         heads = choice.heads + queue.claim_direct(db, choice.unclaimed)
         keyed = [row for row in heads if row.key]
         behind = queue.followers(db, keyed, max(2, settings.BATCH_SIZE // max(1, len(keyed))))
-        self.lanes = lanes(heads, behind, flying, now)
+        self.lanes = lanes(heads, behind, flying, now, self.circuits.stops)
         for lane in self.lanes:
             flying.update({row.id: row for row in lane})
-        self.more = bool(choice.due) or len(rows) >= limit or bool(choice.aside)
+        waits = choice.due or choice.aside or choice.stranded or self.circuits.flowing
+        self.more = bool(waits) or len(rows) >= limit
+
+    def _take_back(self, db: Dialect, partitions: list[int], now: datetime) -> None:
+        """Let stranded rows go: one for each road that is to be probed, and a batch of what flows again."""
+        for road in self.circuits.wanting(self.memory.flying):
+            probes = stranding.unstrand(db, road, partitions, now, 1)
+            self.circuits.probe_with(road, probes[0] if probes else None)
+        room = settings.BATCH_SIZE
+        for road in sorted(self.circuits.flowing):
+            found = stranding.unstrand(db, road, partitions, now, room) if room else []
+            if room and not found:
+                self.circuits.flowing.discard(road)
+            room -= len(found)
