@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from django.db.models import Exists, Min, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef
 
 from outbox_core.models import PARTITIONS, Dispatch, Lease, Message, Parked, Partition, Pending
-from outbox_core.outbox import leases, queue
+from outbox_core.outbox import leases
+from outbox_core.outbox.alarm import BEGINNING, behind_nothing
+from outbox_core.outbox.queue import Place, promote
 from outbox_core.outbox.sql import exclusive
 
 SHOWN = 20  # rows of one kind that are named
@@ -38,50 +40,30 @@ def reconcile(using: str = "default") -> list[Problem]:
 
 
 def _aside_behind_nothing(using: str) -> Iterator[Problem]:
-    for partition, key in list(stuck_keys(using)):
-        if _promote(using, partition, key):
-            yield Problem(f'The first message of key "{key}" was set aside behind nothing.', repaired=True)
+    for place in list(stuck_keys(using)):
+        if _promote(using, place):
+            yield Problem(
+                f'The first message of key "{place[1]}" was set aside behind nothing.', repaired=True
+            )
 
 
-def stuck_keys(using: str) -> Iterator[tuple[int, str]]:
-    """The (partition, key) of which the first row is set aside although nothing is before it.
-
-    Indexes: aside, lane, holds.
-    """
-    aside = Pending.objects.using(using).filter(available_at__isnull=True, stranded=False).order_by()
-    firsts = aside.values_list("partition", "key").annotate(first=Min("position"))
-    for partition, key, first in firsts.iterator(chunk_size=2000):
-        lane = _lane(using, partition, key).filter(position__lt=first)
-        if not lane.exists() and not _held(using, partition, key):
-            yield partition, key
+def stuck_keys(using: str) -> Iterator[Place]:
+    """The (partition, key) of which the first row is set aside although nothing is before it."""
+    after = BEGINNING
+    while True:
+        found, after = behind_nothing(using, after)
+        yield from found
+        if after == BEGINNING:
+            return
 
 
-def _lane(using: str, partition: int, key: str) -> QuerySet[Pending]:
-    """The rows of a key that have a place. The conditions are those of the index, or SQLite does not use it."""
-    rows = Pending.objects.using(using).filter(partition=partition, key=key, scheduled=False)
-    return rows.exclude(key="")
-
-
-def _held(using: str, partition: int, key: str) -> bool:
-    return Parked.objects.using(using).filter(partition=partition, key=key, holds=True).exists()
-
-
-def _promote(using: str, partition: int, key: str) -> bool:
+def _promote(using: str, place: Place) -> bool:
     for _ in range(TRIES):
         try:
             with exclusive(using):
-                leases.lock_owner(using, partition)
-                # Looked at again under the owner's lock: a turn may have been in the middle of it.
-                first = _lane(using, partition, key).order_by("position").first()
-                if (
-                    first is None
-                    or first.available_at is not None
-                    or first.stranded
-                    or _held(using, partition, key)
-                ):
-                    return False
-                queue.promote(using, [(partition, key)])
-                return True
+                leases.lock_owner(using, place[0])
+                # It looks again, now under the owner's lock: a turn may have been in the middle of it.
+                return bool(promote(using, [place]))
         except leases.OwnerChanged:
             continue
     return False

@@ -18,7 +18,7 @@ from outbox_core.conf import settings
 from outbox_core.errors import TransportError
 from outbox_core.heartbeat import Heartbeat
 from outbox_core.models import PARTITIONS
-from outbox_core.outbox import housekeeping, leases, queue
+from outbox_core.outbox import alarm, housekeeping, leases, queue
 from outbox_core.outbox.pace import Pace
 from outbox_core.outbox.relay import Relay
 from outbox_core.outbox.sql import Dialect
@@ -43,6 +43,7 @@ class Dispatcher:
         self.publisher = self.relay.publisher
         self.pace = Pace(rng)
         self._announcer = wakeup.Announcer(using)
+        self._alarm, self._next_alarm = alarm.Alarm(using), 0.0
         self._last_beat = -1e9
 
     def run(self, stop: Stop, *, once: bool = False) -> int:
@@ -87,7 +88,7 @@ class Dispatcher:
             relay.safely(stop, relay.record_late)
         if beat:
             self._show()
-            relay.safely(stop, self._bury_others)
+            relay.safely(stop, self._look_after_others)
         if relay.unsettled or beat or look:
             relay.safely(stop, lambda: relay.take_turn(beat, bool(look)))
         self._announcer.flush()
@@ -148,10 +149,16 @@ class Dispatcher:
         if turn.may_read:
             self.pace.looked(bool(turn.lanes) or turn.more)
 
-    def _bury_others(self) -> None:
+    def _look_after_others(self) -> None:
+        """What is done for all, at a heartbeat: take over from the dead, look for rows that wait for ever, count."""
         while leases.take_over(self.using, self.relay.memory.token):
             log.warning("Took over from a dispatcher whose lease ran out", extra={"action": "takeover"})
-        if 0 in self.relay.memory.mine:
+        mine = self.relay.memory.mine
+        if mine and time.monotonic() >= self._next_alarm:
+            self._next_alarm = time.monotonic() + alarm.EVERY
+            if self._alarm.look(self.relay.memory.token, mine):
+                self.pace.woken = True
+        if 0 in mine:
             housekeeping.count_committed(self.using, self.name)
 
     def _show(self) -> None:

@@ -35,6 +35,9 @@ class Floor(NamedTuple):
 Road = tuple[str, str]
 """Destination and type: together exchange and routing key, which succeed or fail alike."""
 
+Place = tuple[int, str]
+"""A partition and a key: the lane that keyed messages wait in."""
+
 START = Floor(datetime(1970, 1, 1, tzinfo=UTC), 0)
 
 
@@ -210,8 +213,9 @@ def set_aside(db: Dialect, ids: Collection[int]) -> None:
         )
 
 
-def promote(using: str | Dialect, keys: Iterable[tuple[int, str]]) -> None:
-    """For each (partition, key) that is not held: if the first row of its lane is set aside, it may go now.
+def promote(using: str | Dialect, keys: Iterable[Place]) -> list[Place]:
+    """For each (partition, key) that is not held: if the first row of its lane is set aside, it may go now. Returns
+    those of which it was.
 
     Whatever removes a Pending row of a key, or ends a hold, ends with this in the same transaction; else a row stays
     set aside behind nothing. Indexes: lane, holds.
@@ -219,10 +223,10 @@ def promote(using: str | Dialect, keys: Iterable[tuple[int, str]]) -> None:
     db = using if isinstance(using, Dialect) else Dialect(using)
     lanes = sorted({(partition, key) for partition, key in keys if key})
     if not lanes:
-        return
+        return []
     table, parameters = db.table("k", {"partition": "smallint", "key": "text"}, lanes)
     lane, holds = ("", "") if db.postgresql else ("INDEXED BY outbox_lane", "INDEXED BY outbox_holds")
-    db.execute(
+    return db.execute(
         f"""
         UPDATE {PENDING} SET available_at = {"clock_timestamp()" if db.postgresql else "%s"}
         WHERE available_at IS NULL AND NOT stranded AND message IN (
@@ -232,6 +236,7 @@ def promote(using: str | Dialect, keys: Iterable[tuple[int, str]]) -> None:
             FROM {table}
             WHERE NOT EXISTS (SELECT 1 FROM {PARKED} h {holds}
                               WHERE h.partition = k.partition AND h.key = k.key AND h.holds))
+        RETURNING partition, key
         """,
         ([] if db.postgresql else [db.to_database(db.now())]) + parameters,
     )

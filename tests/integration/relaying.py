@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from threading import Thread
 from typing import Any
 
-from django.db import transaction
+from django.db import connections, transaction
 
 from outbox_core import Outgoing, publish_many
 from outbox_core.models import Lease, Message, Pending
@@ -57,6 +59,27 @@ def publish_numbered(count: int, keys: int = 0, type: str = "shop.sold", size: i
 def relay(**changes: Any) -> int:
     """Run a dispatcher here until nothing is due; how many were confirmed."""
     return Dispatcher("default", changes.pop("name", "relay"), **changes).run(Stop(), once=True)
+
+
+@contextmanager
+def running(name: str = "relay") -> Iterator[Dispatcher]:
+    """A dispatcher in a thread of this process."""
+    stop, dispatcher = Stop(), Dispatcher("default", name)
+
+    def run() -> None:
+        try:
+            dispatcher.run(stop)
+        finally:
+            connections.close_all()
+
+    thread = Thread(target=run)
+    thread.start()
+    try:
+        yield dispatcher
+    finally:
+        stop.set()
+        thread.join(15)
+    assert not thread.is_alive()
 
 
 def first_copies(deliveries: Iterable[Delivery]) -> list[Delivery]:

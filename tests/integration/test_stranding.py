@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from threading import Thread
+from collections.abc import Callable
 from typing import Any
 
 import pika
 import pytest
-from django.db import connections
 
 from outbox_core.models import Dispatch, FailedAttempt, Parked, Pending, Worker
 from outbox_core.operations.verbs import Actor, act
-from outbox_core.outbox.dispatcher import Dispatcher
 from outbox_core.outbox.queue import promote
 from outbox_core.outbox.sql import Dialect, exclusive
 from outbox_core.outbox.stranding import stranded_roads
-from outbox_core.shutdown import Stop
 from tests.integration.relaying import (
     arrivals,
     bind,
@@ -26,6 +21,7 @@ from tests.integration.relaying import (
     positions_by_key,
     publish_numbered,
     relay,
+    running,
     settled,
 )  # fmt: skip
 from tests.processes import wait_until
@@ -36,27 +32,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def _quick(outbox_settings: Callable[..., None]) -> None:
     outbox_settings(BATCH_SIZE=50, BACKOFF_BASE=0.2, BACKOFF_CAP=1, POLL_INTERVAL=0.1)
-
-
-@contextmanager
-def running(name: str = "relay") -> Iterator[Dispatcher]:
-    """A dispatcher in a thread of this process."""
-    stop, dispatcher = Stop(), Dispatcher("default", name)
-
-    def run() -> None:
-        try:
-            dispatcher.run(stop)
-        finally:
-            connections.close_all()
-
-    thread = Thread(target=run)
-    thread.start()
-    try:
-        yield dispatcher
-    finally:
-        stop.set()
-        thread.join(15)
-    assert not thread.is_alive()
 
 
 def all_but_a_few_are_stranded() -> bool:
