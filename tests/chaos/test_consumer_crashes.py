@@ -11,8 +11,9 @@ import pytest
 from dashboard.demo import faults, shop
 from dashboard.demo.models import Basket, BasketItem, Order, Payment
 from outbox_core.inbox.registry import subscriptions
-from outbox_core.models import Duplicate, FailedAttempt, Handling, LoopbackDelivery, Message, Receipt
+from outbox_core.models import Duplicate, FailedAttempt, Handling, Message, Receipt
 from outbox_core.transports import transport
+from tests.chaos.mischief import free_loopback_deliveries
 from tests.integration.receiving import make_due
 from tests.integration.relaying import relay
 from tests.processes import Process
@@ -38,15 +39,6 @@ def orders(count: int) -> None:
         shop.place_order(basket.pk)
         basket.items.all().delete()
     relay()
-
-
-def free_loopback_deliveries() -> None:
-    """What a killed consumer of the embedded broker held is hidden until its visibility time-out: let that pass."""
-    from datetime import timedelta
-
-    from outbox_core.clock import database_now
-
-    LoopbackDelivery.objects.update(visible_at=database_now() - timedelta(seconds=1))
 
 
 def crash(spawn: Spawn, point: str, *arguments: str) -> None:

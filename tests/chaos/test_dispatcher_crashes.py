@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from typing import Any
 
 import pytest
-from django.db import connection
 
 from outbox_core.models import Dispatch, FailedAttempt, Message, Parked, Pending
+from tests.chaos.mischief import freeze
 from tests.integration.relaying import (
     arrivals,
     bind,
@@ -96,24 +94,6 @@ def test_a_dispatcher_that_was_frozen_beyond_its_lease_is_fenced_and_counts_no_f
         assert positions == sorted(positions)
     assert not FailedAttempt.objects.exclude(kind="unknown").exists()
     assert not Parked.objects.exists()
-
-
-def freeze(process: Process) -> None:
-    """SIGSTOP outside a transaction. On SQLite a process that is stopped inside one keeps the only write lock, and no
-    one can take over from it before it goes on: there is no server that would end its session."""
-    while True:
-        process.stop()
-        if connection.vendor != "sqlite":
-            return
-        with closing(
-            sqlite3.connect(connection.settings_dict["NAME"], timeout=0.3, isolation_level=None)
-        ) as probe:
-            try:
-                probe.execute("BEGIN IMMEDIATE")
-                probe.execute("ROLLBACK")
-                return
-            except sqlite3.OperationalError:
-                process.cont()
 
 
 def _owners() -> set[str]:

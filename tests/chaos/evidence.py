@@ -1,0 +1,106 @@
+"""What stands in the queue after a run, held against what the database says."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import connection
+from django.db.models import Max
+
+from outbox_core.models import Dispatch, FailedAttempt, Message, Parked
+from outbox_core.transports.base import Delivery
+from tests.chaos.meddling import Meddler
+from tests.integration.relaying import first_copies
+
+
+class Evidence:
+    """The arrivals of a run in which nothing is pending any more."""
+
+    def __init__(self, found: Sequence[Delivery], meddler: Meddler) -> None:
+        self.found, self.meddler = found, meddler
+        self.rows = {str(m.message_id): m for m in Message.objects.all()}
+        self.copies: dict[str, list[Delivery]] = defaultdict(list)
+        for delivery in found:
+            self.copies[str(delivery.message_id)].append(delivery)
+
+    @property
+    def counts(self) -> Counter[str]:
+        return Counter(
+            messages=len(self.rows), arrived=len(self.found), distinct=len(self.copies),
+            maybe_sent=FailedAttempt.objects.filter(kind="unknown").count(),
+            dispatches=Dispatch.objects.count(), parked=Parked.objects.count(),
+        )  # fmt: skip
+
+    def check(self) -> None:
+        """All of it; each check names what it finds."""
+        ghosts = [
+            id_ for id_ in self.copies if id_ not in self.rows or b'"ghost":true' in self.copies[id_][0].body
+        ]
+        assert ghosts == [], "sent, though their transaction rolled back"
+        assert self.lost() == [], "dispatched and never arrived"
+        assert self.beyond_attempts() == [], (
+            "sent once more than the database knows: after an accepted discard"
+        )
+        assert self.unsaid_repeats() == [], "came again and did not say so"
+        assert self.out_of_order() == [], "first copies of a key out of order"
+        assert self.counted_twice() == [], "one attempt failed twice"
+
+    def lost(self) -> list[Message]:
+        dispatched = set(Dispatch.objects.values_list("message", flat=True))
+        return [m for id_, m in self.rows.items() if m.pk in dispatched and id_ not in self.copies]
+
+    def beyond_attempts(self) -> list[Any]:
+        """Attempts on the wire are at most those that are written down: what is sent after a discard is one more."""
+        known: dict[int, int] = defaultdict(int)
+        for rows, field in (
+            (Dispatch.objects.values_list("message"), "attempt"),
+            (FailedAttempt.objects.filter(consumer="").values_list("message"), "attempt"),
+            (Parked.objects.values_list("message"), "attempts"),
+        ):
+            for message, attempts in rows.annotate(most=Max(field)).order_by():
+                known[message] = max(known[message], attempts)
+        return [
+            (self.rows[id_].pk, attempts, known[self.rows[id_].pk])
+            for id_, copies in self.copies.items()
+            if (attempts := max(c.headers["outbox-attempt"] for c in copies)) > known[self.rows[id_].pk]
+        ]
+
+    def unsaid_repeats(self) -> list[Any]:
+        return [
+            (self.rows[id_].pk, attempts)
+            for id_, copies in self.copies.items()
+            if len(attempts := [c.headers["outbox-attempt"] for c in copies]) != len(set(attempts))
+        ]
+
+    def out_of_order(self) -> list[Any]:
+        """Positions of first copies rise per key, but where a person let others pass."""
+        highest: dict[str, tuple[int, int]] = {}
+        wrong = []
+        for delivery in first_copies(self.found):
+            message = self.rows[str(delivery.message_id)]
+            if not message.key or "outbox-late" in delivery.headers or self.parked_once(message):
+                continue
+            place = (delivery.headers["outbox-position"], message.pk)
+            if place < highest.get(message.key, (0, 0)):
+                wrong.append((message.key, highest[message.key], place))
+            highest[message.key] = max(place, highest.get(message.key, (0, 0)))
+        return wrong
+
+    def parked_once(self, message: Message) -> bool:
+        """A copy that was on its way when it was marked or discarded may follow what passed it since."""
+        return bool({"mark", "discard"} & set(self.meddler.done.get(message.pk, ())))
+
+    def counted_twice(self) -> list[Any]:
+        failed = Counter(FailedAttempt.objects.filter(consumer="").values_list("message", "attempt"))
+        return [pair for pair, times in failed.items() if times > 1]
+
+
+def deadlocks() -> int:
+    """How many PostgreSQL has broken in this database."""
+    if connection.vendor != "postgresql":
+        return 0
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+        return int(cursor.fetchone()[0])
