@@ -66,6 +66,15 @@ def gather(message: Message, using: str, *, lock: bool = False) -> Facts:
     )
 
 
+def attempts_opened(message: int, parked: Parked | None, using: str) -> int:
+    """How many sends of a message that is not queued were opened, as far as anything tells of them. The newest
+    Dispatch need not be the last of them: the confirm of an earlier one may have come late."""
+    sent = Dispatch.objects.using(using).filter(message=message)
+    failed = FailedAttempt.objects.using(using).filter(message=message, consumer="")
+    numbers = [rows.aggregate(most=Max("attempt"))["most"] or 0 for rows in (sent, failed)]
+    return max(parked.attempts if parked else 0, *numbers)
+
+
 def versions(pks: Iterable[int], using: str) -> dict[int, tuple[UUID, str]]:
     """Message id and version of each message that exists, by row id, in five queries."""
     pks = list(pks)

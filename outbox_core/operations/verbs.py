@@ -21,7 +21,7 @@ from outbox_core.errors import InvalidMessage, OutboxError, StateChanged
 from outbox_core.models import Message, Operation, Parked, Pending
 from outbox_core.operations import audit
 from outbox_core.operations.audit import Actor
-from outbox_core.operations.facts import Facts, gather, last_change
+from outbox_core.operations.facts import Facts, attempts_opened, gather, last_change
 from outbox_core.outbox import leases, queue
 from outbox_core.outbox.sql import exclusive
 from outbox_core.states import QUEUED, VERBS, State
@@ -178,15 +178,15 @@ class _Act:
         return State.PENDING
 
     def _redispatch(self) -> State:
-        first, last, parked = self.facts.first_dispatch, self.facts.last_dispatch, self.facts.parked
-        opened = parked.attempts if parked else 0
+        first, parked = self.facts.first_dispatch, self.facts.parked
+        opened = attempts_opened(self.message.pk, self.facts.parked, self.using)
         place = first.position if first else None  # it goes along with every send: that of the first
         if parked:
             if place is None and opened:  # maybe sent, never confirmed
                 place = parked.position if parked.first_position is None else parked.first_position
             parked.delete(using=self.using)
         self._enqueue(
-            position=queue.next_position(self.using), attempts=max(last.attempt if last else 0, opened),
+            position=queue.next_position(self.using), attempts=opened,
             first_position=place, late=bool(self.message.key) and first is None,
         )  # fmt: skip
         return State.PENDING

@@ -7,7 +7,8 @@ import random
 from collections import defaultdict
 
 from outbox_core import tallies
-from outbox_core.outbox.leases import OwnerChanged, lock_owner
+from outbox_core.models import Pending
+from outbox_core.outbox.leases import Owner, OwnerChanged, count_maybe_sent, lock_owner
 from outbox_core.outbox.settle import Answer, Settler
 from outbox_core.outbox.sql import exclusive
 
@@ -29,7 +30,8 @@ def _record(using: str, worker: str, partition: int, group: list[Answer], rng: r
     for _ in range(TRIES):
         try:
             with exclusive(using) as db:
-                lock_owner(using, partition)
+                if owner := lock_owner(using, partition):
+                    _count_open_sends(using, owner, group)
                 settler = Settler(db, worker, rng)
                 left = settler.settle(group, own=False)
                 tallies.add(using, worker, settler.counts, db.now())
@@ -37,3 +39,13 @@ def _record(using: str, worker: str, partition: int, group: list[Answer], rng: r
         except OwnerChanged:
             continue
     return group
+
+
+def _count_open_sends(using: str, owner: Owner, group: list[Answer]) -> None:
+    """A row goes with the confirm of an earlier send of it, while its present owner has another one open: the number
+    of that attempt would stand nowhere if the owner dies, and be given out again."""
+    sent_at = {a.row.id: a.row.position for a in group if a.sent and a.row.id in owner.in_flight}
+    rows = Pending.objects.using(using).filter(message__in=sent_at).values_list("message", "position")
+    going = [message for message, position in rows if position == sent_at[message]]
+    detail = f"dispatcher {owner.name} was sending it when an earlier send was confirmed"
+    count_maybe_sent(using, going, owner.name, detail)

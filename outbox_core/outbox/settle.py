@@ -8,7 +8,7 @@ that is as it was read. Rows that someone else holds a lock on are skipped and l
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -80,29 +80,35 @@ class Settler:
         locked = self._still_there([a.row.id for a in facts if a.row.id not in pending])
         facts, left = _split(facts, lambda a: a.row.id not in locked)
         # Only at the position that was sent: else it would eat a redispatch.
-        self._delete(PENDING, [a for a in facts if pending.get(a.row.id) == a.row.position])
-        gone = [a for a in facts if a.row.id not in pending]
-        if gone:
-            facts = self._confirm_gone(facts, gone)
+        self._delete(PENDING, _where_sent(facts, pending))
+        if gone := [a for a in facts if a.row.id not in pending]:
+            new, held = self._confirm_gone(gone)
+            facts, left = [a for a in facts if a.row.id in pending] + new, left + held
         self._record(facts, now)
         return left
 
-    def _confirm_gone(self, facts: Sequence[Answer], gone: Sequence[Answer]) -> list[Answer]:
-        """Confirms without a Pending row: parked meanwhile (the parked row goes), or settled, or pruned."""
-        parked = self._lock(PARKED, [a.row.id for a in gone])
-        self._delete(PARKED, [a for a in gone if parked.get(a.row.id) == a.row.position])
-        condition, ids = self.db.among("id", sorted(a.row.id for a in gone))
-        # A pruned message must not get an orphan; only pruning conflicts with this lock.
-        alive = {
-            id_
-            for (id_,) in self.db.execute(
-                f"SELECT id FROM {Message._meta.db_table} WHERE {condition} "
-                f"{self.db.lock('FOR KEY SHARE SKIP LOCKED')}",
-                [ids],
-            )
-        }
-        missing = {a.row.id for a in gone} - alive
-        return [a for a in facts if a.row.id not in missing]
+    def _confirm_gone(self, gone: Sequence[Answer]) -> tuple[list[Answer], list[Answer]]:
+        """Confirms without a Pending row: parked meanwhile (the parked row goes), or recorded before by a turn of
+        which neither the reply nor the lease was left, or pruned. Returns what is to be recorded, and what pruning
+        holds a lock on: whether that goes is not known yet."""
+        alive = self._messages(gone, "FOR KEY SHARE SKIP LOCKED")  # only pruning conflicts with this lock
+        held = self._messages(gone) - alive
+        # A number of an attempt stands for one send.
+        recorded = set(
+            Dispatch.objects.using(self.db.using).filter(message__in=alive).values_list("message", "attempt")
+        )
+        new = [a for a in gone if a.row.id in alive and (a.row.id, a.row.attempts + 1) not in recorded]
+        parked = self._lock(PARKED, [a.row.id for a in new])
+        self._delete(PARKED, _where_sent(new, parked))
+        return new, [a for a in gone if a.row.id in held]
+
+    def _messages(self, answers: Sequence[Answer], lock: str = "") -> set[int]:
+        """Those whose message exists, and is not locked by someone else. None of a pruned one gets an orphan."""
+        condition, ids = self.db.among("id", sorted(a.row.id for a in answers))
+        found = self.db.execute(
+            f"SELECT id FROM {Message._meta.db_table} WHERE {condition} {self.db.lock(lock)}", [ids]
+        )
+        return {id_ for (id_,) in found}
 
     def _record(self, facts: Sequence[Answer], now: datetime) -> None:
         Dispatch.objects.using(self.db.using).bulk_create(
@@ -134,7 +140,7 @@ class Settler:
         delays: list[tuple[Answer, float, int, int]] = []  # answer, delay, attempts more, failures more
         dead: list[Answer] = []
         for a in answers:
-            if pending.get(a.row.id) != a.row.position:
+            if pending.get(a.row.id) != (a.row.position, a.row.attempts):
                 continue
             self.touched.add((a.row.partition, a.row.key))
             match a.outcome:
@@ -239,16 +245,15 @@ class Settler:
             if a.outcome is not Outcome.UNKNOWN:
                 self.counts[Count(a.row.destination, "failed")] += 1
 
-    def _lock(self, table: str, ids: Collection[int]) -> dict[int, int]:
-        """Lock the rows that no one else holds: message -> position."""
+    def _lock(self, table: str, ids: Collection[int]) -> dict[int, tuple[int, int]]:
+        """Lock the rows that no one else holds: message -> position and attempts."""
         condition, among = self.db.among("message", sorted(set(ids)))
-        return dict(
-            self.db.execute(
-                f"SELECT message, position FROM {table} WHERE {condition} ORDER BY message "
-                f"{self.db.lock('FOR UPDATE SKIP LOCKED')}",
-                [among],
-            )
+        rows = self.db.execute(
+            f"SELECT message, position, attempts FROM {table} WHERE {condition} ORDER BY message "
+            f"{self.db.lock('FOR UPDATE SKIP LOCKED')}",
+            [among],
         )
+        return {message: (position, attempts) for message, position, attempts in rows}
 
     def _still_there(self, ids: Collection[int]) -> set[int]:
         """Those of `ids`, which could not be locked, that are there all the same."""
@@ -262,6 +267,11 @@ class Settler:
             condition, among = self.db.among("message", sorted(a.row.id for a in answers))
             self.db.execute(f"DELETE FROM {table} WHERE {condition}", [among])
             self.touched |= {(a.row.partition, a.row.key) for a in answers}
+
+
+def _where_sent(answers: Sequence[Answer], rows: Mapping[int, tuple[int, int]]) -> list[Answer]:
+    """Those whose row stands at the position that was sent."""
+    return [a for a in answers if a.row.id in rows and rows[a.row.id][0] == a.row.position]
 
 
 def _split(answers: Sequence[Answer], keep: Any) -> tuple[list[Answer], list[Answer]]:

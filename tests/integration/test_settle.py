@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import transaction
 
@@ -18,6 +19,7 @@ from outbox_core.outbox.queue import START, Row
 from outbox_core.outbox.settle import Answer, Settler
 from outbox_core.outbox.sql import Dialect, exclusive
 from outbox_core.transports.base import Outcome
+from tests.spawning import database_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -85,6 +87,32 @@ def test_a_failure_counts_only_for_a_row_that_is_as_it_was_read() -> None:
     Pending.objects.update(attempts=1)
     settle(answer(row, Outcome.RETURNED, "Unroutable", "no queue"))
     assert Pending.objects.get().failures == 0
+    assert not FailedAttempt.objects.exists()
+    settle(answer(row, Outcome.INVALID, "TooLarge", "too large"))
+    assert not Parked.objects.exists()
+
+
+def test_a_confirm_that_is_settled_twice_is_one_send() -> None:
+    """The turn committed, its reply was lost, and so was the lease before the turn could be asked about."""
+    (row,) = queued()
+    settle(answer(row, Outcome.CONFIRMED))
+    settle(answer(row, Outcome.CONFIRMED), own=False)
+    assert Dispatch.objects.count() == 1
+
+
+def test_a_late_confirm_waits_for_pruning_that_looks_at_its_message(pair: str) -> None:
+    if pair != "real":
+        pytest.skip("SQLite has no row locks")
+    (row,) = queued()
+    settle(answer(row, Outcome.INVALID, "TooLarge", "too large"))
+    with psycopg.connect(database_url()) as pruning:
+        pruning.execute("SELECT 1 FROM outbox_core_message WHERE id = %s FOR UPDATE", [row.id])
+        left = settle(answer(row, Outcome.CONFIRMED), own=False)
+        assert [a.row.id for a in left] == [row.id]
+        assert Parked.objects.exists()  # else it would be in no state at all
+    assert settle(*left, own=False) == []
+    assert Dispatch.objects.count() == 1
+    assert not Parked.objects.exists()
 
 
 @pytest.mark.parametrize(
