@@ -68,7 +68,7 @@ def _stranded() -> bool:
 
 def test_a_probe_goes_again_and_again_and_says_so(exchange: str) -> None:
     bind(exchange, "something.else")
-    publish_numbered(300)
+    publish_numbered(400)
     with running():
         wait_until(all_but_a_few_are_stranded, 20)
         before = Pending.objects.filter(attempts__gt=0).count()
@@ -88,7 +88,7 @@ def test_few_that_fail_alike_each_go_their_own_way_to_dead(exchange: str, outbox
 
 def test_other_types_and_destinations_flow_beside_it(exchange: str) -> None:
     queue = bind(exchange, "other.sold")
-    publish_numbered(200)
+    publish_numbered(400)
     with running():
         wait_until(all_but_a_few_are_stranded, 20)
         publish_numbered(100, type="other.sold")
@@ -98,13 +98,13 @@ def test_other_types_and_destinations_flow_beside_it(exchange: str) -> None:
 
 def test_whoever_comes_next_takes_back_what_is_stranded(exchange: str) -> None:
     bind(exchange, "something.else")
-    publish_numbered(200)
+    publish_numbered(400)
     with running("first"):
         wait_until(all_but_a_few_are_stranded, 20)
     queue = bind(exchange)
     with running("second"):
         wait_until(settled, 20)
-    assert {d.message_id for d in arrivals(queue, 200)} == known_ids()
+    assert {d.message_id for d in arrivals(queue, 400)} == known_ids()
 
 
 def test_a_person_may_try_one_at_once_discard_another_and_no_promotion_moves_the_rest(exchange: str) -> None:
