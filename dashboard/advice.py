@@ -92,6 +92,14 @@ ADVICE: dict[str, str | Promise] = {
         "Messages of one key go out one after the other. This one goes as soon as those before it are "
         "confirmed."
     ),
+    "destination": _(
+        "Messages like it came back or were refused, one like the other, so they are not sent in vain. As soon as "
+        "one of them is taken, all go on by themselves. Mend the destination; Retry tries this one at once."
+    ),
+    "at_a_consumer": _(
+        "Mend the cause, then redispatch: the message goes to its consumers once more with the same id. Those that "
+        "have done it ignore the copy."
+    ),
     "in_flight": _(
         "It was handed to the broker and the confirm is awaited. Acts are refused until that is known."
     ),

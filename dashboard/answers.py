@@ -16,6 +16,11 @@ def wants_json(request: HttpRequest) -> bool:
     return request.get_preferred_type(["text/html", "application/json"]) == "application/json"
 
 
+def is_htmx(request: HttpRequest) -> bool:
+    """Does htmx ask, for a fragment? Read from the request itself, so that a project needs no middleware for it."""
+    return request.headers.get("HX-Request") == "true"
+
+
 def json_answer(data: Mapping[str, Any], status: int = 200) -> HttpResponse:
     """JSON with every digit kept: Decimal and big integers stay numbers, datetimes are ISO 8601."""
     return HttpResponse(jsontext.dump(data, "answer"), status=status, content_type="application/json")
@@ -35,7 +40,7 @@ def page(
     """
     if wants_json(request):
         return json_answer(data(), status)
-    if getattr(request, "htmx", False):
+    if is_htmx(request):
         return render(request, f"outboard/{name}_parts.html", {**context, "oob": True}, status=status)
     return render(request, f"outboard/{name}.html", context, status=status)
 
@@ -45,5 +50,5 @@ def error(request: HttpRequest, status: int, title: str, *, detail: str = "", **
     if wants_json(request):
         return json_answer({"error": title, "detail": detail, **more}, status)
     context = {"status": status, "title": title, "detail": detail, **more}
-    template = "outboard/toast.html" if getattr(request, "htmx", False) else "outboard/error.html"
+    template = "outboard/toast.html" if is_htmx(request) else "outboard/error.html"
     return render(request, template, {**context, "level": "bad", "text": f"{title} {detail}"}, status=status)

@@ -7,13 +7,15 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from django.db.models import Count, Max, Min, Q
+from django.db.models import Count, Exists, Max, Min, OuterRef, Q
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from dashboard import wording
+from dashboard.explain import first_line
 from outbox_core.models import Handling, Parked, Pending
+from outbox_core.operations import roads
 
 CAP = 10_000  # rows that are looked at
 SCAN = 100_000  # of the queue, which has no index of what failed: its newest rows
@@ -36,10 +38,11 @@ class Need:
 
 def needs(using: str, now: datetime) -> list[Need]:
     """The dead, those that retry, and what consumers could not handle; the largest groups first."""
-    return [*_dead(using), *_retrying(using, now), *_received(using)]
+    return [*_dead(using), *_stranded(using), *_retrying(using, now), *_received(using, now)]
 
 
 def _dead(using: str) -> list[Need]:
+    later = Pending.objects.using(using).filter(partition=OuterRef("partition"), key=OuterRef("key"))
     dead = Parked.objects.using(using).filter(state="dead")
     groups = (
         _newest(dead)
@@ -48,7 +51,7 @@ def _dead(using: str) -> list[Need]:
             n=Count("pk"),
             first=Min("at"),
             error=Max("error"),
-            keys=Count("key", distinct=True, filter=Q(holds=True)),
+            keys=Count("key", distinct=True, filter=Q(Exists(later), holds=True)),
         )
         .order_by("-n")[:MOST]
     )
@@ -73,6 +76,22 @@ def _dead(using: str) -> list[Need]:
     return found
 
 
+def _stranded(using: str) -> list[Need]:
+    return [
+        Need(
+            "pending",
+            wording.compact(min(road.count, roads.CAP)) + ("+" if road.count > roads.CAP else ""),
+            road.type,
+            road.destination,
+            road.why or _("Its messages fail alike."),
+            road.since,
+            _("one is tried at a time"),
+            _messages("pending", type=road.type, destination=road.destination),
+        )
+        for road in roads.failing(using)
+    ]
+
+
 def _retrying(using: str, now: datetime) -> list[Need]:
     queue = Pending.objects.using(using)
     retrying = queue.filter(failures__gt=0, pk__in=queue.order_by("-pk").values("pk")[:SCAN])
@@ -84,8 +103,7 @@ def _retrying(using: str, now: datetime) -> list[Need]:
     )
     found = []
     for g in groups:
-        left = (g["next"] - now).total_seconds() if g["next"] else 0
-        note = _("next try in %s") % wording.duration(left) if left > 0 else _("next try is due")
+        note = _next_try(g["next"], now)
         link = _messages("retrying", type=g["type"], destination=g["destination"], error=g["error_class"])
         found.append(
             Need(
@@ -102,13 +120,20 @@ def _retrying(using: str, now: datetime) -> list[Need]:
     return found
 
 
-def _received(using: str) -> list[Need]:
-    """Dead and undecodable messages of consumers; their page is the message's own until there is an inbox page."""
+def _received(using: str, now: datetime) -> list[Need]:
+    """What consumers gave up, could not read, or try again; the page of an example until there is an inbox page."""
+    open_ = Handling.objects.using(using).filter(state__in=("dead", "undecodable", "retrying"))
     groups = (
-        _newest(Handling.objects.using(using).filter(state__in=("dead", "undecodable")))
+        _newest(open_)
         .values("state", "consumer", "type", "error_class")
-        .annotate(n=Count("pk"), first=Min("received_at"), error=Max("error"), example=Max("message_id"))
-        .order_by("-n")[:MOST]
+        .annotate(
+            n=Count("pk"),
+            first=Min("received_at"),
+            error=Max("error"),
+            example=Max("message_id"),
+            next=Min("available_at"),
+        )
+        .order_by("state", "-n")[:MOST]
     )
     return [
         Need(
@@ -116,13 +141,18 @@ def _received(using: str) -> list[Need]:
             wording.compact(g["n"]),
             g["type"],
             _("consumer %s") % g["consumer"],
-            g["error"] or g["error_class"],
+            first_line(g["error"]) or g["error_class"],
             g["first"],
-            "",
+            _next_try(g["next"], now) if g["next"] else "",
             _message(g["example"]),
         )
         for g in groups
     ]
+
+
+def _next_try(at: datetime | None, now: datetime) -> str:
+    left = (at - now).total_seconds() if at else 0
+    return _("next try in %s") % wording.duration(left) if left > 0 else _("next try is due")
 
 
 def _newest(rows: Any) -> Any:

@@ -26,6 +26,10 @@ CHECK_EVERY = 30.0  # seconds between two looks at the session and the permissio
 TICK = '<i id="tick" data-tick="{number}" data-behind="{behind}"></i>'
 
 
+class Gone(Exception):
+    """The page was closed while something was sent to it."""
+
+
 def refusal(session_key: str) -> int:
     """0 if this session may see messages, else the close code that says why not. Reads the database."""
     request = HttpRequest()
@@ -63,9 +67,12 @@ class LiveSocket(AsyncWebsocketConsumer):
         try:
             if not await self._refused():
                 await self._listen()
+        except Gone:
+            log.debug("A page was closed", extra={"action": "socket_gone"})
         except Exception:  # the database may be away: the page reconnects after this code
             log.exception("A live socket failed", extra={"action": "socket_failed"})
-            await self.close(FAILED)
+            with suppress(Exception):  # the page may be gone as well
+                await self.close(FAILED)
 
     async def _listen(self) -> None:
         listener = feed.join()
@@ -89,7 +96,10 @@ class LiveSocket(AsyncWebsocketConsumer):
                 checked = time.monotonic()
 
     async def _tick(self, number: int, behind: float) -> None:
-        await self.send(TICK.format(number=number, behind=round(behind * 1000)))
+        try:
+            await self.send(TICK.format(number=number, behind=round(behind * 1000)))
+        except Exception as error:  # each server has its own error for a page that was closed just now
+            raise Gone from error
 
     async def _refused(self) -> bool:
         # Its own thread: thread-sensitive code of all sockets shares one, and one blocked query would hold them all.

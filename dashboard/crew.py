@@ -21,14 +21,24 @@ class Hand:
     note: str
     silent: float
     mark: str = ""
+    alive: bool = True  # else what it said of itself last is no longer true
 
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """Every worker, dispatchers first, and the owner of each partition as (name, index) for the map."""
+    """Every worker, the live ones first and of these the dispatchers, and the owner of each partition as (name,
+    index) for the map."""
 
     hands: list[Hand]
     owners: list[tuple[str, int | None]]
+
+    @property
+    def living(self) -> list[Hand]:
+        return [hand for hand in self.hands if hand.alive]
+
+    @property
+    def silent(self) -> list[Hand]:
+        return [hand for hand in self.hands if not hand.alive]
 
     @property
     def unowned(self) -> int:
@@ -51,15 +61,14 @@ def crew(using: str, now: datetime) -> Crew:
     workers = sorted(
         Worker.objects.using(using).all(), key=lambda w: (w.kind != "dispatcher", w.kind, w.name)
     )
-    return Crew(
-        [_judge(w, now, chr(65 + index[w.name] % 26) if w.name in index else "") for w in workers], owners
-    )
+    hands = [_judge(w, now, chr(65 + index[w.name] % 26) if w.name in index else "") for w in workers]
+    return Crew(sorted(hands, key=lambda hand: not hand.alive), owners)
 
 
 def _judge(worker: Worker, now: datetime, mark: str) -> Hand:
     silent = max(0.0, (now - worker.heartbeat).total_seconds())
     if silent > timedelta(seconds=settings.LEASE + settings.HEARTBEAT).total_seconds():
-        return Hand(worker, "bad", _("silent for %s") % wording.duration(silent), silent, mark)
+        return Hand(worker, "bad", _("silent for %s") % wording.duration(silent), silent, mark, False)
     if worker.broker in ("down", "blocked"):
         return Hand(worker, "bad", worker.broker_detail or _("broker %s") % worker.broker, silent, mark)
     if worker.broker == "connecting":
@@ -74,11 +83,17 @@ def _judge(worker: Worker, now: datetime, mark: str) -> Hand:
 
 
 def as_json(hand: Hand) -> dict[str, object]:
-    """A worker as the JSON list has it."""
+    """A worker as the JSON list has it. What a silent one said of itself last is no longer true, and not told."""
     w = hand.worker
+    said = {
+        "partitions": w.partitions,
+        "rate": round(w.rate, 1),
+        "broker": w.broker,
+        "broker_detail": w.broker_detail,
+    }
     return {
         "kind": w.kind, "name": w.name, "host": w.host, "pid": w.pid, "version": w.version, "started_at": w.started_at,
-        "heartbeat": w.heartbeat, "heartbeat_age_seconds": round(hand.silent, 3), "partitions": w.partitions,
-        "rate": round(w.rate, 1), "broker": w.broker, "broker_detail": w.broker_detail, "wakeup": w.wakeup,
-        "level": hand.level, "note": hand.note,
+        "heartbeat": w.heartbeat, "heartbeat_age_seconds": round(hand.silent, 3),
+        **(said if hand.alive else {"partitions": 0, "rate": 0, "broker": "", "broker_detail": ""}),
+        "wakeup": w.wakeup, "level": hand.level, "note": hand.note,
     }  # fmt: skip

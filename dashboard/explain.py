@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -13,7 +14,7 @@ from dashboard.advice import advice_for
 from outbox_core import envelope
 from outbox_core.conf import settings
 from outbox_core.models import Message
-from outbox_core.operations.inspect import EARLIER_CAP, Standing, Wait
+from outbox_core.operations.inspect import EARLIER_CAP, ConsumerState, Standing, Wait
 
 FINAL = ("dead", "marked", "discarded", "dispatched")
 
@@ -32,22 +33,31 @@ class Why:
     link: str = ""
 
 
-def why(message: Message, standing: Standing, now: datetime, behind: int = 0) -> Why:
-    """The why line of one message. `behind` is how many later ones of its key wait for it."""
+def why(
+    message: Message, standing: Standing, now: datetime, behind: int = 0, consumers: Sequence[ConsumerState] = ()
+) -> Why:  # fmt: skip
+    """The why line of one message. `behind` is how many later ones of its key wait for it, `consumers` what became of
+    it at each of them."""
     match standing.state:
         case "dead":
             return _dead(message, standing, behind)
         case "marked" | "discarded":
             return _set_aside_by_hand(standing)
         case "dispatched":
-            return _dispatched(standing)
+            return _unfinished(consumers, now) or _dispatched(standing)
     return _waiting(message, standing, now)
 
 
-def brief(message: Message, standing: Standing, now: datetime) -> str:
-    """The last error or what it waits for, as short as a cell of a list."""
+def brief(
+    message: Message, standing: Standing, now: datetime, unfinished: ConsumerState | None = None
+) -> str:
+    """The last error or what it waits for, as short as a cell of a list. `unfinished`: the consumer that has not done
+    it."""
     if standing.parked and standing.state == "dead":
         return standing.parked.error or standing.parked.error_class
+    if standing.state == "dispatched" and unfinished:
+        error = first_line(unfinished.detail)
+        return f"{unfinished.consumer}: {unfinished.state}" + (f", {error}" if error else "")
     if standing.state in FINAL:
         return _("no queue was bound") if standing.last_dispatch and standing.last_dispatch.returned else ""
     error = standing.pending.last_error if standing.pending else ""
@@ -112,6 +122,43 @@ def _dispatched(standing: Standing) -> Why:
     return Why("ok", text)
 
 
+def _unfinished(consumers: Sequence[ConsumerState], now: datetime) -> Why | None:
+    """What a consumer has not done of a message that the broker has: the worst of them."""
+    for state in ("dead", "undecodable", "waiting", "retrying"):
+        for consumer in consumers:
+            if consumer.state == state:
+                return _at_a_consumer(consumer, now)
+    return None
+
+
+def _at_a_consumer(consumer: ConsumerState, now: datetime) -> Why:
+    words = {"consumer": consumer.consumer, "error": first_line(consumer.detail) or _("no reason was given")}
+    times = ngettext("%d try", "%d tries", consumer.attempts) % consumer.attempts
+    match consumer.state:
+        case "retrying":
+            left = (consumer.until - now).total_seconds() if consumer.until else 0.0
+            next_ = _("in %s") % wording.duration(left) if left > 0 else _("now")
+            text = _("Dispatched; consumer %(consumer)s failed and tries again %(next)s: %(error)s")
+            return Why(
+                "warn",
+                text % {**words, "next": next_},
+                _("It runs from the consumer's own table, not from the queue."),
+            )
+        case "waiting":
+            text = _("Dispatched; at consumer %(consumer)s it waits for an earlier message of its key.")
+            return Why("warn", text % words)
+        case "undecodable":
+            text = _("Dispatched; consumer %(consumer)s could not read it: %(error)s")
+        case _:
+            text = _("Dispatched, but consumer %(consumer)s gave up after %(times)s: %(error)s")
+    return Why("bad", text % {**words, "times": times}, advice=advice_for("at_a_consumer"))
+
+
+def first_line(error: str) -> str:
+    """What an error says, without what it says beyond it."""
+    return error.strip().partition("\n")[0]
+
+
 def _waiting(message: Message, standing: Standing, now: datetime) -> Why:
     row, waits = standing.pending, standing.waits
     assert row is not None
@@ -126,7 +173,11 @@ def _waiting(message: Message, standing: Standing, now: datetime) -> Why:
             "Last: %s. This does not count towards dead: the message is not at fault."
         ) % row.last_error.rstrip(".")
     level = (
-        "bad" if waits.kind in ("no_owner", "held") else "warn" if row.failures or row.last_error else "info"
+        "bad"
+        if waits.kind in ("no_owner", "held", "destination")
+        else "warn"
+        if row.failures or row.last_error
+        else "info"
     )
     advice = advice_for(row.error_class) if row.error_class else advice_for(waits.kind)
     link = waits.by if waits.kind in ("behind", "held") else ""
@@ -151,6 +202,8 @@ def _wait_text(waits: Wait, now: datetime, message: Message | None = None) -> st
                 "worker": waits.by,
                 "since": since or "0 s",
             }
+        case "destination":
+            return _("Its destination takes nothing at the moment: one message is tried at a time.")
         case "behind":
             return _behind(waits.earlier, key)
         case "held":
@@ -181,6 +234,8 @@ def _short_wait(waits: Wait, now: datetime) -> str:
             return _("its producer is sending it")
         case "in_flight":
             return _("being sent by %s") % waits.by
+        case "destination":
+            return _("waits for its destination")
         case "behind":
             return ngettext(
                 "behind %s earlier one of its key", "behind %s earlier ones of its key", waits.earlier

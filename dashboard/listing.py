@@ -70,8 +70,12 @@ def rows(messages: Iterable[Message], now: datetime, using: str, state: str = ""
     """A row for each message; `state` is that of the list, so that a row which left it shows."""
     messages = list(messages)
     standings = inspect.standings(messages, using)
+    sent = (
+        str(m.message_id) for m in messages if m.pk in standings and standings[m.pk].state == "dispatched"
+    )
+    open_ = inspect.unfinished(sent, using)
     return [
-        Row(m, s, explain.brief(m, s, now), left=bool(state) and s.state != state)
+        Row(m, s, explain.brief(m, s, now, open_.get(str(m.message_id))), left=bool(state) and s.state != state)
         for m in messages if (s := standings[m.pk])
     ]  # fmt: skip
 

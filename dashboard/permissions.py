@@ -11,7 +11,7 @@ from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
-from dashboard.answers import error, wants_json
+from dashboard.answers import error, is_htmx, wants_json
 
 VIEW, OPERATE, REVEAL, AUDIT = "view_message", "operate_message", "reveal_payload", "view_operation"
 
@@ -46,7 +46,7 @@ def requires(permission: str) -> Callable[[View], View]:
 
 def sign_in(request: HttpRequest) -> HttpResponse:
     """What an anonymous visitor gets: the way to the login, or 401 where a program or a fragment asks."""
-    if wants_json(request) or getattr(request, "htmx", False):
+    if wants_json(request) or is_htmx(request):
         return error(request, 401, _("Sign in first."), detail=_("This needs a signed-in user."))
     return redirect_to_login(request.get_full_path())
 

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy
 from dashboard import wording
 from dashboard.series import Chart, Line
 from outbox_core.conf import settings
-from outbox_core.models import Duplicate
+from outbox_core.models import Duplicate, Handling
 from outbox_core.operations import stats
 from outbox_core.operations.stats import Point
 
@@ -72,17 +72,30 @@ def _standing(using: str, hour: Sequence[Point]) -> list[Number]:
         note=_("%s delayed") % capped(delayed) if delayed else "",
         points=_values(hour, "committed"), drawn=_("committed per minute"),
     )  # fmt: skip
+    failing, given_up_there = _at_consumers(using)
     retrying = Number(
         "retrying", _("Retrying"), capped(counts["retrying"]), counts["retrying"], _list("retrying"),
-        level="warn" if counts["retrying"] else "",
+        note=_("%s at consumers") % capped(failing) if failing else "",
+        level="warn" if counts["retrying"] or failing else "",
         points=_values(hour, "failed"), drawn=_("failed per minute"),
     )  # fmt: skip
     given_up = Number(
         "dead", _("Dead"), capped(counts["dead"]), counts["dead"], _list("dead"),
-        note=_("+%s in 1 h") % wording.compact(dead) if dead else "", level="bad" if counts["dead"] else "",
+        note=", ".join(filter(None, [
+            _("+%s in 1 h") % wording.compact(dead) if dead else "",
+            _("%s at consumers") % capped(given_up_there) if given_up_there else "",
+        ])), level="bad" if counts["dead"] or given_up_there else "",
         points=_values(hour, "dead"), drawn=_("given up per minute"),
     )  # fmt: skip
     return [oldest, pending, retrying, given_up]
+
+
+def _at_consumers(using: str) -> tuple[int, int]:
+    """How many messages consumers try again, and how many they gave up or could not read; capped."""
+    rows = Handling.objects.using(using).order_by()
+    return stats.capped(rows.filter(state__in=("retrying", "waiting"))), stats.capped(
+        rows.filter(state__in=("dead", "undecodable"))
+    )
 
 
 def _flowing(using: str, hour: Sequence[Point], now: datetime) -> list[Number]:

@@ -57,7 +57,7 @@ def act(request: HttpRequest, name: str) -> HttpResponse:
         text, level, status = str(refused), "bad", 422
     if answers.wants_json(request):
         return answers.json_answer({"outcome": "done" if level == "ok" else "refused", "text": text}, status)
-    if getattr(request, "htmx", False):
+    if answers.is_htmx(request):
         answer = render(request, "outboard/toast.html", {"level": level, "text": text}, status=status)
         answer["HX-Trigger-After-Swap"] = "outboard:want"
         return answer

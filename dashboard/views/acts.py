@@ -60,7 +60,7 @@ def _done(request: HttpRequest, message_id: UUID, verb: str, acted: verbs.Acted)
     text = _("Message %(verb)s: it is %(state)s now.") % {"verb": DONE[verb], "state": acted.state}
     if acted.outcome == "unchanged":
         text = _("Nothing to do: it is %s, and due already.") % acted.state
-    if getattr(request, "htmx", False):
+    if answers.is_htmx(request):
         answer = render(request, "outboard/toast.html", {"level": "ok", "text": text})
         answer["HX-Trigger-After-Swap"] = "outboard:acted"  # it takes away the form that asked
         return answer
@@ -89,7 +89,7 @@ def _again(
     context = acts.dialog(
         found, standing, verb, using, problem=text, status=status, reason=request.POST.get("reason", "")
     )
-    if getattr(request, "htmx", False):
+    if answers.is_htmx(request):
         return render(request, "outboard/dialog.html", context, status=status)
     page = describe(found, standing, using) | {
         "dialog": context,

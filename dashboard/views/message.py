@@ -33,10 +33,10 @@ def message(request: HttpRequest, message_id: UUID) -> HttpResponse:
     standing = inspect.standing(found, using)
     verb = request.GET.get("dialog", "") if allows(request.user, OPERATE) else ""
     asked = dialog(found, standing, verb, using) if verb else None
-    if asked and getattr(request, "htmx", False):
+    if asked and answers.is_htmx(request):
         return render(request, "outboard/dialog.html", asked)
     context = describe(found, standing, using) | {"dialog": asked, "acts": choices(standing)}
-    if not getattr(request, "htmx", False) and not answers.wants_json(request):
+    if not answers.is_htmx(request) and not answers.wants_json(request):
         context |= content.shown(found, everything=request.GET.get("payload") == "all")
     return answers.page(request, "message", context, lambda: _json(context, found, using))
 
@@ -46,15 +46,16 @@ def describe(found: Message, standing: Standing, using: str) -> dict[str, Any]:
     now = database_now(using)
     behind = _waiting_behind(found, standing, using)
     row = listing.rows([found], now, using)[0]
+    consumers = inspect.consumers(found, using)
     return {
         "message": found,
         "standing": standing,
         "now": now,
         "row": row,
         "behind": behind,
-        "why": explain.why(found, standing, now, behind),
+        "why": explain.why(found, standing, now, behind, consumers),
         "timeline": story.tell(inspect.timeline(found, using)),
-        "consumers": inspect.consumers(found, using),
+        "consumers": consumers,
         "causes": inspect.causes(found, using),
         "effects": inspect.effects(found, using),
     }
@@ -82,7 +83,14 @@ def _json(context: dict[str, Any], found: Message, using: str) -> dict[str, Any]
         "digest": found.digest,
         **content.as_json(found),
         "timeline": [
-            {"at": e.at, "kind": e.kind, "text": e.text, "worker": e.worker, "attempt": e.attempt}
+            {
+                "at": e.at,
+                "kind": e.kind,
+                "text": e.text,
+                "worker": e.worker,
+                "attempt": e.attempt,
+                "detail": e.detail,
+            }
             for e in inspect.timeline(found, using)
         ],
         "consumers": [

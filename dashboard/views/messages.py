@@ -41,7 +41,7 @@ def messages(request: HttpRequest) -> HttpResponse:
         "newest": paging.address(request),
         "top": not (request.GET.get("after") or request.GET.get("before")),
     }
-    if getattr(request, "htmx", False):
+    if answers.is_htmx(request):
         context |= _changes(request, page, now, using, wanted.selection.state)
     else:
         context["rows"] = listing.rows(page.messages, now, using)

@@ -20,7 +20,7 @@ from outbox_core.operations import health, stats
 @require_safe
 def overview(request: HttpRequest) -> HttpResponse:
     """The verdict, eight numbers, what needs a person, throughput, the latest acts and the workers."""
-    if getattr(request, "htmx", False) and not answers.wants_json(request):
+    if answers.is_htmx(request) and not answers.wants_json(request):
         return HttpResponse(shared(request, lambda: _answer(request).content))
     return _answer(request)
 

@@ -58,7 +58,15 @@ def record(run: Run, error: BaseException) -> Outcome:
         if run.row is None:
             if row is not None:
                 return Outcome.BUSY  # kept by another meanwhile: the next look records a duplicate
-            row = kept.keep(run.arrived, run.consumer, "retrying", available_at=now, attempts=1, failures=1)
+            row = kept.keep(
+                run.arrived,
+                run.consumer,
+                "retrying",
+                available_at=now,
+                received_at=now,
+                attempts=1,
+                failures=1,
+            )
         elif row is None or (row.pk, row.attempts) != (run.row.pk, run.row.attempts):
             return Outcome.GONE
         return _decide(run, row, error, now)
@@ -117,7 +125,7 @@ def bury(run: Run, row: Handling, now: datetime, error_class: str, text: str) ->
 
 def give_up(run: Run, now: datetime, error_class: str, reason: str) -> None:
     """No handler can be given it: keep it as it came, with the reason, in the caller's transaction."""
-    row = run.row or kept.keep(run.arrived, run.consumer, "undecodable")
+    row = run.row or kept.keep(run.arrived, run.consumer, "undecodable", received_at=now)
     row.state, row.available_at = "undecodable", None
     _say(row, error_class, reason)
     row.save(using=run.using)

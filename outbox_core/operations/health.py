@@ -11,8 +11,8 @@ from django.db.models import Exists, OuterRef
 from outbox_core.clock import database_now
 from outbox_core.conf import settings
 from outbox_core.inbox.registry import subscriptions
-from outbox_core.models import Parked, Pending, Worker
-from outbox_core.operations import stats
+from outbox_core.models import Handling, Parked, Pending, Worker
+from outbox_core.operations import roads, stats
 from outbox_core.operations.words import duration, plural
 
 WELL, BEHIND, NO_DISPATCHER = 0, 1, 2
@@ -26,7 +26,7 @@ class Verdict:
     level: str
     headline: str
     detail: str = ""
-    link: str = ""  # workers, messages, failures
+    link: str = ""  # workers, messages, failures, overview
     code: int = WELL
 
 
@@ -46,6 +46,8 @@ def verdict(using: str = "default") -> Verdict:
         _broker(alive, waiting, waits, now),
         _behind(waiting, due),
         _dead(dead, using),
+        _failing_road(using, now),
+        _received(using),
         _behind_another(aside),
         _some_broker(alive),
         _no_consumer(workers, now),
@@ -143,6 +145,36 @@ def _something_is_held(using: str) -> bool:
         partition=OuterRef("partition"), key=OuterRef("key"), available_at__isnull=True
     )
     return Parked.objects.using(using).filter(Exists(waiting), holds=True).exists()
+
+
+def _failing_road(using: str, now: datetime) -> Verdict | None:
+    found = roads.failing(using)
+    if not found:
+        return None
+    worst = max(found, key=lambda road: road.count)
+    waits = max((now - road.since).total_seconds() if road.since else 0.0 for road in found)
+    others = f" So do {plural(len(found) - 1, 'other destination')}." if found[1:] else ""
+    headline = f"{worst.destination} takes no {worst.type}: {_count(worst.count)} for it."
+    detail = f"{worst.why or 'One of them is tried at a time.'}{others} None of this counts as a failure."
+    late = waits > settings.BEHIND_AFTER
+    return Verdict("bad" if late else "warn", headline, detail, "messages", BEHIND if late else WELL)
+
+
+def _received(using: str) -> Verdict | None:
+    """What consumers gave up or could not read: it was delivered, but has had no effect. Index: handling_state."""
+    handlings = Handling.objects.using(using).order_by()
+    dead = stats.capped(handlings.filter(state__in=("dead", "undecodable")))
+    if not dead:
+        return None
+    many = f"More than {stats.CAP:,} messages" if dead > stats.CAP else plural(dead, "message")
+    were = "was" if dead == 1 else "were"
+    headline = f"{many} {were} delivered, but a consumer gave {'it' if dead == 1 else 'them'} up."
+    behind = stats.capped(handlings.filter(state="waiting"))
+    if behind:
+        waiting = f"{_count(behind)[0].upper()}{_count(behind)[1:]}"
+        detail = f"{waiting} behind {'it' if dead == 1 else 'them'} at the consumer."
+        return Verdict("bad", headline, detail, "overview", BEHIND)
+    return Verdict("warn", headline, "Mend the cause, then redispatch.", "overview", BEHIND)
 
 
 def _behind_another(aside: float) -> Verdict | None:

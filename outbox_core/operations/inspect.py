@@ -16,14 +16,14 @@ from outbox_core.clock import database_now
 from outbox_core.models import Dispatch, Message, Operation, Parked, Partition, Pending
 from outbox_core.operations.facts import Facts, acts_on
 from outbox_core.operations.lineage import causes, effects
-from outbox_core.operations.reception import ConsumerState, consumers
+from outbox_core.operations.reception import ConsumerState, consumers, unfinished
 from outbox_core.operations.timeline import Entry, timeline
 from outbox_core.outbox import leases
 from outbox_core.outbox.sql import Dialect
 
 __all__ = [
     "EARLIER_CAP", "ConsumerState", "Entry", "Standing", "Wait", "causes", "consumers", "effects", "standing",
-    "standings", "timeline",
+    "standings", "timeline", "unfinished",
 ]  # fmt: skip
 
 EARLIER_CAP = 1000
@@ -36,7 +36,8 @@ class Wait:
 
     `kind`: '' (it does not wait: not pending), due (next turn), scheduled and backoff and direct (`until`),
     behind (`earlier` ones of its key, the first is `by`), held (by the dead message `by`, since then),
-    in_flight (with the dispatcher `by` since), no_owner (no live dispatcher has its partition; `by` was the last).
+    destination (it fails, and one message is tried at a time), in_flight (with the dispatcher `by` since),
+    no_owner (no live dispatcher has its partition; `by` was the last).
     """
 
     kind: str = ""
@@ -122,6 +123,8 @@ def _wait(
         return Wait("in_flight", by=owner.name, since=owner.since)
     if row.scheduled:
         return Wait("scheduled", until=due)
+    if row.stranded:
+        return Wait("destination")
     if row.direct and due and due > now:
         return Wait("direct", until=due)
     if lane and lane.held is not None:

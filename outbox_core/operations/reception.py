@@ -14,13 +14,14 @@ from outbox_core.inbox.registry import Subscription, subscriptions
 from outbox_core.models import Duplicate, Handling, Message, Receipt
 from outbox_core.transports.topics import matches
 
+WORST = ("dead", "undecodable", "waiting", "retrying")
 NOT_SEEN = "not seen"
 NOT_VISIBLE = "not visible"
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerState:
-    """A consumer's view of one message. `state`: processed, stale, rejected, retrying, waiting, dead, not seen, or
+    """A consumer's view of one message. `state`: processed, stale, rejected, one of `WORST`, not seen, or
     not visible (its records stand in another database). `detail` is the error, if there is one."""
 
     consumer: str
@@ -29,6 +30,7 @@ class ConsumerState:
     duplicates: int = 0
     detail: str = ""
     attempts: int = 0
+    until: datetime | None = None  # of the next try
 
 
 def consumers(message: Message, using: str = "default") -> list[ConsumerState]:
@@ -45,6 +47,20 @@ def consumers(message: Message, using: str = "default") -> list[ConsumerState]:
         _state(name, meant.get(name), using, receipts.get(name), handlings.get(name), duplicates.get(name, 0))
         for name in sorted({*receipts, *handlings, *duplicates, *meant})
     ]
+
+
+def unfinished(message_ids: Iterable[str], using: str = "default") -> dict[str, ConsumerState]:
+    """For each message id of which a consumer is not done: that consumer, one that gave up first. One query."""
+    rows = Handling.objects.using(using).filter(message_id__in=list(message_ids)).defer("body", "envelope")
+    worst = sorted(rows, key=lambda h: WORST.index(h.state), reverse=True)
+    return {str(h.message_id): _open(h) for h in worst}
+
+
+def _open(handling: Handling, duplicates: int = 0) -> ConsumerState:
+    return ConsumerState(
+        handling.consumer, handling.state, handling.received_at, duplicates, handling.error, handling.attempts,
+        handling.available_at,
+    )  # fmt: skip
 
 
 def interested(message: Message, known: Iterable[Subscription]) -> list[Subscription]:
@@ -64,9 +80,7 @@ def _state(
             name, receipt.outcome, receipt.processed_at, duplicates, attempts=receipt.attempt
         )
     if handling is not None:
-        return ConsumerState(
-            name, handling.state, handling.received_at, duplicates, handling.error, handling.attempts
-        )  # fmt: skip
+        return _open(handling, duplicates)
     if subscription is not None and subscription.using != using:
         return ConsumerState(name, NOT_VISIBLE)
     return ConsumerState(name, NOT_SEEN, duplicates=duplicates)

@@ -12,7 +12,17 @@ from django.db.models import Count, Min, Q, Sum
 
 from outbox_core import tallies
 from outbox_core.clock import database_now
-from outbox_core.models import Dispatch, Duplicate, Message, Operation, Parked, Pending, Tally, Worker
+from outbox_core.models import (
+    Dispatch,
+    Duplicate,
+    Handling,
+    Message,
+    Operation,
+    Parked,
+    Pending,
+    Tally,
+    Worker,
+)
 from outbox_core.outbox.sql import Dialect
 
 CAP = 10_000
@@ -24,7 +34,8 @@ def status(using: str = "default") -> dict[str, Any]:
     """What `outbox_status --json` prints. Exact: about 80 ms per million pending.
 
     `pending` has not failed yet (`scheduled` ones are among them), `retrying` has. `dispatched` and `duplicates`
-    are all ever counted. `oldest_pending_seconds` counts from the due time; 0 if nothing is due.
+    are all ever counted; `consumers_retrying` and `consumers_dead` were sent, and a consumer has not done them.
+    `oldest_pending_seconds` counts from the due time; 0 if nothing is due.
     """
     now = database_now(using)
     queue = Pending.objects.using(using).aggregate(
@@ -34,6 +45,7 @@ def status(using: str = "default") -> dict[str, Any]:
         due=Min("available_at", filter=Q(available_at__lte=now)),
     )
     parked = dict(Parked.objects.using(using).order_by().values_list("state").annotate(n=Count("pk")))
+    handling = dict(Handling.objects.using(using).order_by().values_list("state").annotate(n=Count("pk")))
     ever = sums(using, ("dispatched", "duplicate"))
     return {
         "pending": queue["pending"],
@@ -42,6 +54,8 @@ def status(using: str = "default") -> dict[str, Any]:
         "scheduled": queue["scheduled"],
         "dispatched": ever["dispatched"],
         "duplicates": ever["duplicate"] + _producer_duplicates(using),
+        "consumers_retrying": sum(handling.get(s, 0) for s in ("retrying", "waiting")),
+        "consumers_dead": sum(handling.get(s, 0) for s in ("dead", "undecodable")),
         "oldest_pending_seconds": _age(now, queue["due"], oldest_aside(using)),
         "workers": workers(using, now),
     }

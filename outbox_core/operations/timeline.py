@@ -38,6 +38,8 @@ class Entry:
     worker: str = ""
     attempt: int | None = None
     level: str = ""  # '', ok, warn, bad, dup
+    detail: str = ""  # more lines, such as where an error was raised
+    at_consumer: bool = False
 
 
 def timeline(message: Message, using: str = "default") -> list[Entry]:
@@ -51,7 +53,13 @@ def timeline(message: Message, using: str = "default") -> list[Entry]:
         *_receptions(message, using),
         *_duplicates(message, using),
     ]
-    return sorted(entries, key=lambda e: (e.at, KINDS.index(e.kind)), reverse=True)
+    return sorted(entries, key=_order, reverse=True)
+
+
+def _order(entry: Entry) -> tuple[datetime, int]:
+    """Of one instant, a consumer's failures come after what it received."""
+    kind = "received" if entry.at_consumer else entry.kind
+    return entry.at, 2 * KINDS.index(kind) + entry.at_consumer
 
 
 def _committed(message: Message) -> Entry:
@@ -66,8 +74,9 @@ def _attempts(message: Message, using: str) -> Iterator[Entry]:
     foreign = attempts.filter(foreign_id=str(message.message_id)).order_by("-id")[:MOST]
     for a in {a.pk: a for a in (*own, *foreign)}.values():
         if a.consumer:
-            text = f"{a.consumer} failed at try {a.attempt}: {a.error_class}: {a.detail}"
-            yield Entry(a.at, "failed", text, a.worker, a.attempt, "bad")
+            said, _, where = a.detail.partition("\n")
+            text = f"{a.consumer} failed at try {a.attempt}: {a.error_class}: {said}"
+            yield Entry(a.at, "failed", text, a.worker, a.attempt, "bad", where, at_consumer=True)
         elif a.kind == "unknown":
             text = f"Maybe sent: attempt {a.attempt} had no confirm, {a.detail}"
             yield Entry(a.at, "maybe_sent", text, a.worker, a.attempt, "warn")

@@ -9,7 +9,7 @@ from typing import Any
 from django.db import transaction
 
 from outbox_core.clock import ClockTimestamp, database_now
-from outbox_core.models import Dispatch, Lease, Message, Parked, Partition, Pending
+from outbox_core.models import Dispatch, Handling, Lease, Message, Parked, Partition, Pending
 from outbox_core.operations.verbs import Actor
 from outbox_core.outbox import leases, queue
 from outbox_core.outbox.producer import publish
@@ -87,3 +87,19 @@ def own(name: str = "dispatcher-a", in_flight: Iterable[Message] = (), seconds: 
 
 def partition(message: Message) -> int:
     return queue.partition_of(message.key, message.message_id)
+
+
+def received(message: Message, state: str, consumer: str = "reports", error: str = "it broke") -> Handling:
+    """A message that a consumer has received and not done."""
+    return Handling.objects.create(
+        consumer=consumer, message_id=str(message.message_id), type=message.type, key=message.key, body=b"{}",
+        digest=message.digest, state=state, attempts=3, failures=3, error_class="ValueError", error=error,
+        available_at=database_now() + timedelta(seconds=60) if state == "retrying" else None,
+    )  # fmt: skip
+
+
+def stranded(count: int, type: str = "order.paid") -> list[Message]:
+    """Messages that wait for a destination that fails."""
+    messages = [pending(type) for _ in range(count)]
+    Pending.objects.filter(pk__in=[m.pk for m in messages]).update(available_at=None, stranded=True)
+    return messages

@@ -13,6 +13,7 @@ from outbox_core.inbox import registry
 from outbox_core.models import Pending, Worker
 from outbox_core.operations.health import ready, verdict
 from outbox_core.operations.words import duration
+from tests.integration import situations
 from tests.integration.situations import aside, dead, pending, retrying
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -177,3 +178,37 @@ def test_ready_says_whether_the_database_serves() -> None:
 )  # fmt: skip
 def test_durations_are_for_people(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_what_a_consumer_gave_up_needs_a_person() -> None:
+    worker()
+    situations.received(situations.dispatched(), "undecodable")
+    v = verdict()
+    assert (v.level, v.code) == ("warn", 1)
+    assert v.headline == "1 message was delivered, but a consumer gave it up."
+    situations.received(situations.dispatched(), "waiting")
+    assert verdict().level == "bad"
+
+
+def test_what_a_consumer_still_tries_is_no_alarm() -> None:
+    worker()
+    situations.received(situations.dispatched(), "retrying")
+    assert verdict().code == 0
+
+
+def test_a_destination_that_takes_nothing_is_named_with_what_its_dispatcher_says() -> None:
+    destination = situations.stranded(3)[0].destination
+    worker(problems={f"{destination} · order.paid": "One is tried at a time, the next in 4 s."})
+    v = verdict()
+    assert (v.level, v.code) == ("warn", 0)
+    assert v.headline == f"{destination} takes no order.paid: 3 messages wait for it."
+    assert v.detail.startswith("One is tried at a time, the next in 4 s.")
+
+
+def test_one_that_has_taken_nothing_for_long_is_an_alarm(outbox_settings: Any) -> None:
+    outbox_settings(BEHIND_AFTER=0)
+    worker()
+    situations.stranded(1)
+    v = verdict()
+    assert (v.level, v.code) == ("bad", 1)
+    assert "takes no order.paid" in v.headline

@@ -83,7 +83,7 @@ def test_a_message_has_its_timeline_consumers_and_exact_payload(operator):
     answer = get(operator, f"/messages/{message.message_id}/")
     assert set(answer) >= FIELDS | {"payload", "headers", "timeline", "consumers", "causes", "effects"}
     assert [e["kind"] for e in answer["timeline"]] == ["confirmed", "committed"]
-    assert set(answer["timeline"][0]) == {"at", "kind", "text", "worker", "attempt"}
+    assert set(answer["timeline"][0]) == {"at", "kind", "text", "worker", "attempt", "detail"}
     raw = operator.get(f"/messages/{loud.message_id}/", headers=ACCEPT).content.decode()
     assert f'"n":{2**60 + 1}' in raw
     assert '"price":12.50' in raw

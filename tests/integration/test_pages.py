@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import uuid
 from datetime import timedelta
+from html import unescape
 
 import pytest
 from django.test import Client
 
-from outbox_core.models import Duplicate, Message, Operation, Pending
+from outbox_core.models import Duplicate, FailedAttempt, Message, Operation, Pending
 from outbox_core.operations import verbs
 from tests.browser.visits import person
 from tests.integration import situations
@@ -53,7 +54,6 @@ def test_the_overview_counts_what_the_database_holds_and_links_to_it(operator):
         assert f'data-number="{name}" data-value="{count}"' in page
         listed = rows(text(operator, f"/messages/?state={name}"))
         assert list(listed.values()) == [name] * count
-    assert "holds back 1 key" in page
 
 
 def test_a_list_holds_the_messages_of_its_state(operator):
@@ -293,3 +293,75 @@ def test_the_overview_is_rendered_once_per_tick_for_viewers_of_equal_rights(
     situations.dead()
     feed.wake()
     assert 'data-number="dead" data-value="1"' in text(other, "/?window=1h", **htmx)
+
+
+def test_the_overview_names_what_consumers_and_destinations_do_not_take(operator):
+    situations.received(situations.dispatched(), "dead", error="no stock\n  stock.py:7 in take")
+    situations.received(situations.dispatched(), "retrying", consumer="letters")
+    situations.stranded(2, "order.shipped")
+    page = text(operator, "/")
+    assert "consumer reports" in page and "no stock" in page and "stock.py" not in page
+    assert "consumer letters" in page and "next try in" in page
+    assert "order.shipped" in page and "one is tried at a time" in page
+    assert page.count("1 at consumers") == 2
+
+
+def test_a_dead_key_holds_back_nothing_until_there_is_something(operator):
+    situations.dead(key="k")
+    assert "holds back" not in text(operator, "/")
+    situations.aside("k")
+    assert "holds back 1 key" in text(operator, "/")
+
+
+def test_a_message_that_a_consumer_gave_up_says_so_and_how_to_go_on(operator):
+    message = situations.dispatched()
+    situations.received(message, "dead", error="no stock\n  stock.py:7 in take")
+    page = text(operator, f"/messages/{message.message_id}/")
+    assert "Dispatched, but consumer reports gave up after 3 tries: no stock" in page
+    assert "then redispatch" in page
+    assert "reports: dead, no stock" in text(operator, "/messages/?state=dispatched")
+
+
+def test_where_a_handler_failed_is_folded_and_follows_what_was_received(operator):
+    message = situations.dispatched()
+    handling = situations.received(message, "retrying")
+    FailedAttempt.objects.create(
+        message=message, foreign_id=str(message.message_id), consumer="reports", at=handling.received_at,
+        worker="consumer-a", attempt=1, error_class="ValueError", detail="no stock\n  stock.py:7 in take",
+        fingerprint="f" * 16, kind="transient",
+    )  # fmt: skip
+    page = text(operator, f"/messages/{message.message_id}/")
+    assert page.index("reports failed at try 1: ValueError: no stock") < page.index("reports received it")
+    assert re.search(r"<details>.*stock\.py:7 in take.*</details>", page, re.DOTALL)
+
+
+def test_no_page_depends_on_a_middleware_for_htmx(operator, settings):
+    assert not any("htmx" in name for name in settings.MIDDLEWARE)
+    situations.pending()
+    part = text(operator, "/messages/", **{"HX-Request": "true"})
+    assert "<html" not in part and "hx-swap-oob" in part
+
+
+def test_every_link_of_every_page_leads_to_a_page(operator):
+    made = [situations.dead(key="k"), situations.aside("k"), situations.retrying(), situations.dispatched()]
+    situations.received(made[3], "dead")
+    situations.stranded(1)
+    seen: set[str] = set()
+    todo = [
+        "/",
+        "/messages/",
+        "/duplicates/",
+        "/workers/",
+        "/demo/",
+        *(f"/messages/{m.message_id}/" for m in made),
+    ]
+    while todo:
+        address = todo.pop()
+        if address in seen or len(seen) > 200:
+            continue
+        seen.add(address)
+        answer = operator.get(address)
+        assert answer.status_code in (200, 302), f"{address}: {answer.status_code}"
+        if answer.status_code == 200:
+            links = re.findall(r'<a [^>]*href="([^"#]+)"', answer.content.decode())
+            todo += [unescape(link) for link in links if link.startswith("/") and "logout" not in link]

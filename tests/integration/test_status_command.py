@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from io import StringIO
 
 import pytest
@@ -10,12 +11,12 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from outbox_core import provision
-from outbox_core.clock import ClockTimestamp
+from outbox_core.clock import ClockTimestamp, database_now
 from outbox_core.inbox import registry
 from outbox_core.models import Operation, Parked, Partition, Pending, Worker
 from outbox_core.operations.reconcile import reconcile
 from outbox_core.operations.verbs import act
-from tests.integration.situations import ANA, aside, dead, own, partition, pending, retrying
+from tests.integration.situations import ANA, aside, dead, own, partition, pending, received, retrying
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -31,6 +32,8 @@ def run(*arguments: str) -> tuple[int, str]:
         call_command("outbox_status", *arguments, stdout=out, stderr=out)
     except CommandError as error:
         return error.returncode, out.getvalue() + str(error)
+    except SystemExit as answer:
+        return int(answer.code or 0), out.getvalue()
     return 0, out.getvalue()
 
 
@@ -48,6 +51,7 @@ def test_json_has_the_names_of_the_contract() -> None:
     status = json.loads(out)
     assert code == 0 and list(status) == [
         "pending", "retrying", "dead", "marked", "discarded", "scheduled", "dispatched", "duplicates",
+        "consumers_retrying", "consumers_dead",
         "oldest_pending_seconds", "workers",
     ]  # fmt: skip
     assert (status["pending"], status["retrying"], status["dead"]) == (1, 1, 1)
@@ -127,3 +131,26 @@ def test_reconcile_names_what_contradicts_itself() -> None:
 
 def test_an_unknown_database_is_usage() -> None:
     assert run("--database", "elsewhere")[0] == 2
+
+
+def test_what_consumers_gave_up_is_counted_and_makes_the_check_fail() -> None:
+    dispatcher()
+    received(pending(), "dead")
+    received(pending(), "retrying")
+    received(pending(), "waiting")
+    Pending.objects.all().delete()
+    numbers = json.loads(run("--json")[1])
+    assert (numbers["consumers_dead"], numbers["consumers_retrying"]) == (1, 2)
+    code, out = run("--check")
+    assert code == 1
+    assert out == (
+        "1 message was delivered, but a consumer gave it up. 1 message waits behind it at the consumer.\n"
+    )
+
+
+def test_a_silent_worker_is_told_as_silent_without_its_old_figures() -> None:
+    dispatcher(rate=120)
+    Worker.objects.update(heartbeat=database_now() - timedelta(minutes=5))
+    line = run()[1].splitlines()[-1]
+    assert "silent for 5 min" in line
+    assert "120" not in line and "connected" not in line

@@ -57,6 +57,7 @@ def waiting(kind: str, failures: int = 0, error: str = "", error_class: str = ""
             "Held back by a dead message of its key order-1, for 3 min.",
         ),
         (Wait("no_owner"), "No dispatcher owns its partition."),
+        (Wait("destination"), "Its destination takes nothing at the moment: one message is tried at a time."),
         (
             Wait("no_owner", by="d-1", since=NOW - timedelta(minutes=5)),
             "No live dispatcher owns its partition: d-1 was the last, 5 min ago.",

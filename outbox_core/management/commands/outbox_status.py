@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error, connections
 
+from outbox_core.conf import settings
 from outbox_core.operations import audit, health, reconcile, stats
 from outbox_core.operations.words import duration, plural
 
@@ -59,9 +61,9 @@ class Command(BaseCommand):
     def _check(self, using: str) -> None:
         verdict = health.verdict(using)
         sentence = f"{verdict.headline} {verdict.detail}".strip()
-        if verdict.code:
-            raise CommandError(sentence, returncode=verdict.code)
         self.stdout.write(sentence)
+        if verdict.code:  # an answer, not an error of the command
+            sys.exit(verdict.code)
 
     def _verify(self, using: str) -> None:
         problems = audit.verify(using)
@@ -90,11 +92,12 @@ class Command(BaseCommand):
         self.stdout.write(f"{verdict.headline} {verdict.detail}".strip())
         for name, value in numbers.items():
             if name == "oldest_pending_seconds":
-                self.stdout.write(f"{'oldest pending':>14}  {duration(value)}")
+                self.stdout.write(f"{'oldest pending':>18}  {duration(value)}")
             elif name != "workers":
-                self.stdout.write(f"{name:>14}  {value:,}")
+                self.stdout.write(f"{name.replace('_', ' '):>18}  {value:,}")
         for w in numbers["workers"]:
-            self.stdout.write(
-                f"{w['kind']:>14}  {w['name']} on {w['host']}, process {w['pid']}, heard from "
-                f"{duration(w['heartbeat_age_seconds'])} ago, {w['rate']:g}/s, broker {w['broker'] or 'unknown'}"
-            )
+            age = w["heartbeat_age_seconds"]
+            said = f"heard from {duration(age)} ago, {w['rate']:g}/s, broker {w['broker'] or 'unknown'}"
+            if age > settings.LEASE + settings.HEARTBEAT:  # what it said last is no longer true
+                said = f"silent for {duration(age)}"
+            self.stdout.write(f"{w['kind']:>18}  {w['name']} on {w['host']}, process {w['pid']}, {said}")
