@@ -277,8 +277,10 @@ def claim_direct(db: Dialect, rows: Sequence[Row]) -> list[Row]:
 
 def give_direct(db: Dialect, ids: Collection[int]) -> set[int]:
     """The producer gives up its direct messages before their grace is over: due now, for the dispatcher. Returns
-    those that still were its own; they stay locked for the rest of the transaction."""
-    return _no_longer_direct(db, ids, "available_at = %s", [db.moment(db.now())])
+    those that still were its own; they stay locked for the rest of the transaction. One that a dispatcher has
+    stranded meanwhile, since its grace was over, is among them."""
+    change = f"available_at = %s, stranded = {db.false}"
+    return _no_longer_direct(db, ids, change, [db.moment(db.now())])
 
 
 def _no_longer_direct(

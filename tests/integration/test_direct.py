@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,8 +15,11 @@ from outbox_core.models import Dispatch, FailedAttempt, Parked, Pending
 from outbox_core.outbox import direct
 from outbox_core.outbox.dispatcher import Dispatcher
 from outbox_core.outbox.queue import claim_direct
+from outbox_core.outbox.settle import Answer
 from outbox_core.outbox.sql import Dialect, exclusive
+from outbox_core.outbox.stranding import strand
 from outbox_core.shutdown import Stop
+from outbox_core.transports.base import Outcome
 from tests.integration.relaying import arrivals, bind, publish_numbered, relay, settled
 from tests.private_servers import RabbitMQ, free_port
 from tests.processes import wait_until
@@ -199,3 +203,20 @@ def test_a_broker_that_goes_away_and_comes_back(private_rabbitmq: RabbitMQ, exch
     private_rabbitmq.start()
     wait_until(lambda: relay() >= 0 and settled(), 30)
     assert len({d.message_id for d in arrivals(queue, 20)}) == 20
+
+
+@pytest.mark.parametrize(("outcome", "attempts"), [(Outcome.UNKNOWN, 1), (Outcome.UNSENT, 0)])
+def test_a_producer_that_answers_late_gives_back_what_was_stranded_meanwhile(
+    outbox_settings: Any, outcome: Outcome, attempts: int
+) -> None:
+    outbox_settings(MODE="worker")
+    with transaction.atomic():
+        message = publish("shop.sold", 1)
+    Pending.objects.update(direct=True)
+    with exclusive("default") as db:
+        strand(db, [message.pk])  # its grace was over, and its destination fails
+    answer = Answer(direct._row(message), outcome, message.created_at)
+    assert direct.settle("default", "producer", [answer], random.Random(1)) == []
+    pending = Pending.objects.get()
+    assert (pending.stranded, pending.direct, pending.attempts) == (False, False, attempts)
+    assert pending.available_at is not None

@@ -52,6 +52,9 @@ class Rules:
         need((row.id, attempt) not in self._written, "an attempt was written twice", row, attempt)
         self._written.add((row.id, attempt))
 
+    def written_directly(self, send: Send) -> None:
+        self._written.add((send.tag[0].id, send.headers["outbox-attempt"]))
+
     def arrived(self, send: Send) -> None:
         """First copies of a key come in order, unless none is promised."""
         row, headers = send.tag[0], send.headers
@@ -94,8 +97,8 @@ class Rules:
             if row.key and not row.scheduled:
                 first.setdefault(row.key, row)
         for key, row in first.items():
-            stranded = getattr(row, "stranded", False)
-            need(row.available_at is not None or stranded or key in held, "set aside behind nothing", row.pk)
+            waits = row.available_at is not None or row.stranded
+            need(waits or key in held, "set aside behind nothing", row.pk)
 
     def _in_flight_once(self) -> None:
         times = Counter(id_ for lease in Lease.objects.all() for id_ in decode(lease.in_flight))

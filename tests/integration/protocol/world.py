@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -18,10 +21,12 @@ from outbox_core.errors import StateChanged
 from outbox_core.models import Dispatch, Message, Parked, Pending
 from outbox_core.operations import retention
 from outbox_core.operations.verbs import act
-from outbox_core.outbox import queue
+from outbox_core.outbox import circuits, direct, queue
+from outbox_core.outbox.load import write_lanes
 from outbox_core.outbox.outgoing import Outgoing, check
 from outbox_core.outbox.queue import Floor
-from outbox_core.transports.base import Outcome
+from outbox_core.outbox.settle import NACKED, Answer
+from outbox_core.transports.base import Outcome, Result
 from tests.integration.protocol.broker import Broker
 from tests.integration.protocol.fleet import Fleet
 from tests.integration.protocol.rules import Rules
@@ -39,12 +44,16 @@ class World:
         self.broker = Broker(self.rng, fails={"bad": Outcome.INVALID}, full=0.02)
         self.rules = Rules(self.broker)
         self.broker.told = self.rules.arrived
+        self._ahead = 0.0  # seconds that passed by `time` only
+        clock = SimpleNamespace(monotonic=lambda: time.monotonic() + self._ahead)
+        monkeypatch.setattr(circuits, "time", clock)
         self.fleet = fleet = Fleet(relays, self.broker, self.rules, self.rng, self.counts, monkeypatch)
+        self._direct: list[Result] = []  # of direct producers, not heard yet
         self._reserved: list[int] = []  # places of transactions that have not committed yet
         self._steps = [
-            (self.publish, 12), (self.publish_late, 4), (fleet.turn, 30), (fleet.move, 60), (fleet.lose, 2),
-            (fleet.kill, 1), (fleet.stall, 2), (fleet.bury, 4), (self.verb, 8), (self.time, 4), (self.prune, 0.2),
-            (self.rebind, 3), (fleet.leave, 0.7),
+            (self.publish, 12), (self.publish_late, 4), (self.hear, 4), (fleet.turn, 30), (fleet.move, 60),
+            (fleet.lose, 2), (fleet.kill, 1), (fleet.stall, 2), (fleet.bury, 4), (self.verb, 8), (self.time, 4),
+            (self.prune, 0.2), (self.rebind, 3), (fleet.leave, 0.7),
         ]  # fmt: skip
 
     def step(self) -> None:
@@ -56,7 +65,7 @@ class World:
         self.rules.check()
 
     def publish(self) -> None:
-        """One transaction: mostly keyed, some delayed, some whose direct producer died before it sent them."""
+        """One transaction: mostly keyed, some delayed, some left to a producer in direct mode."""
         with transaction.atomic():
             for _ in range(self.rng.choice([1, 2, 3, 8])):
                 key = f"k{self.rng.randrange(KEYS)}" if self.rng.random() < 0.8 else ""
@@ -64,9 +73,26 @@ class World:
                 message = publish(self.rng.choice(TYPES), 1, key=key, delay=delay, message_id=self._id())
                 self.counts["messages"] += 1
                 if not key and not delay and self.rng.random() < 0.3:
-                    Pending.objects.filter(pk=message.pk).update(
-                        direct=True, available_at=F("available_at") + timedelta(seconds=5)
-                    )
+                    self._leave_to_producer(message)
+
+    def _leave_to_producer(self, message: Message) -> None:
+        """It sends at once, or died; what came of it is heard later, if ever."""
+        due = F("available_at") + timedelta(seconds=5)
+        Pending.objects.filter(pk=message.pk).update(direct=True, available_at=due)
+        ((send,),), _ = write_lanes([[direct._row(message)]], {message.pk: message})
+        if self.rng.random() < 0.7:
+            self.rules.written_directly(send)
+            outcome = self.broker.take(send)
+            self._direct.append(Result(send, outcome, NACKED if outcome is Outcome.ROAD else outcome.value))
+
+    def hear(self) -> None:
+        """A direct producer hears what came of its message, in time or long after, or loses its connection."""
+        if self._direct:
+            result = self._direct.pop(self.rng.randrange(len(self._direct)))
+            if self.rng.random() < 0.3:
+                result = replace(result, outcome=Outcome.UNKNOWN)
+            direct.settle("default", "producer", [Answer.of(result)], self.rng)
+            self.counts["direct answers"] += 1
 
     def _id(self) -> UUID:
         return UUID(int=self.rng.getrandbits(128), version=4)
@@ -120,6 +146,7 @@ class World:
     def time(self, seconds: float | None = None) -> None:
         """Time passes: everything becomes due sooner, and floors stay where they were in the queue."""
         seconds = self.rng.choice([0.1, 1, 5, 30]) if seconds is None else seconds
+        self._ahead += seconds
         by = timedelta(seconds=seconds)
         Pending.objects.exclude(available_at=None).update(available_at=F("available_at") - by)
         for relay in self.fleet.relays:
