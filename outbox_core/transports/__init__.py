@@ -5,8 +5,18 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from outbox_core.conf import settings
 from outbox_core.transports.base import Transport
+
+
+def where(using: str = "default") -> str:
+    """The broker in a phrase for people, without the password."""
+    if settings.transport == "rabbitmq":
+        url = urlsplit(settings.AMQP_URL)
+        return f"RabbitMQ at {url.hostname}:{url.port or 5672}{url.path}, exchange {settings.EXCHANGE}"
+    return f'the embedded broker in database "{using}"'
 
 
 def transport(using: str = "default") -> Transport:

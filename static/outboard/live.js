@@ -6,6 +6,9 @@ const socketElement = document.getElementById("live");
 const NET = 10_000; // ms: without any tick, look all the same
 const OWN = [1006, 1011, 1012, 1013]; // the codes after which the ws extension reconnects by itself
 
+const PATIENCE = 4; // sockets that fail before the page says that there is none here
+
+let failed = 0;
 let open = false, paused = false, denied = false;
 let running = false, wanted = false, timer = 0;
 let started = 0, finished = 0, behind = 0, asked = 0;
@@ -94,9 +97,10 @@ const afterSwap = () => {
 };
 
 if (refresh && socketElement) {
-  body.addEventListener("htmx:wsOpen", () => { open = true; show(); want(); });
+  body.addEventListener("htmx:wsOpen", () => { open = true; failed = -Infinity; delete body.dataset.socket; show(); want(); });
   body.addEventListener("htmx:wsClose", (event) => {
     open = false;
+    if (++failed >= PATIENCE) body.dataset.socket = "none"; // it never opened: this server has no such route
     const { code } = event.detail.event;
     if (code >= 4400 && code < 4500) return deny();
     show();

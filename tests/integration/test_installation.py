@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,14 +17,15 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCES = ("outbox_core", "dashboard", "templates", "static")
 FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 
+# As `startproject` makes them, but for what the README adds.
 SETTINGS = """
+import os
 SECRET_KEY = "fresh"
 DEBUG = True
-ROOT_URLCONF = "shop.urls"
+ROOT_URLCONF = "mysite.urls"
 INSTALLED_APPS = [
     "django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sessions",
-    "django.contrib.messages", "django.contrib.staticfiles", "channels", "django_htmx", "outbox_core", "dashboard",
-    "shop",
+    "django.contrib.messages", "django.contrib.staticfiles", "mysite",
 ]
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware", "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -33,16 +35,48 @@ TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP
     "OPTIONS": {"context_processors": [
     "django.template.context_processors.request", "django.contrib.auth.context_processors.auth",
     "django.contrib.messages.context_processors.messages"]}}]
-DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.sqlite3",
-    "OPTIONS": {"transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL"}}}
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "mysite.sqlite3"}}
 STATIC_URL = "static/"
 USE_TZ = True
-OUTBOX = {"AUDIT_KEY": "fresh"}
 """
 URLS = """
 from django.contrib import admin
 from django.urls import include, path
-urlpatterns = [path("admin/", admin.site.urls), path("messages-of-ours/", include("dashboard.urls"))]
+urlpatterns = [path("admin/", admin.site.urls)]
+"""
+ASGI = """
+from django.core.asgi import get_asgi_application
+"""
+PUBLISH = """
+from types import SimpleNamespace
+product = SimpleNamespace(save=lambda: None)
+"""
+VISIT = """
+import asyncio
+from channels.testing import WebsocketCommunicator
+from django.contrib.auth.models import Group, User
+from django.test import Client
+from mysite.asgi import application
+
+user = User.objects.create_user("ana")
+user.groups.add(Group.objects.get(name="Outboard operators"))
+anonymous, client = Client(HTTP_HOST="localhost"), Client(HTTP_HOST="localhost")
+sign_in = anonymous.get("/outbox/")
+print(sign_in.status_code, sign_in["Location"], anonymous.get("/accounts/login/").status_code)
+client.force_login(user)
+for page in ("", "messages/", "duplicates/", "workers/"):
+    whole = client.get("/outbox/" + page)
+    part = client.get("/outbox/" + page, headers={"HX-Request": "true"})
+    print(page, whole.status_code, b"<html" in whole.content, part.status_code, b"<html" in part.content)
+
+async def open_socket():
+    cookie = f"sessionid={client.cookies['sessionid'].value}".encode()
+    headers = [(b"host", b"localhost"), (b"origin", b"http://localhost"), (b"cookie", cookie)]
+    socket = WebsocketCommunicator(application, "/ws/live/", headers)
+    print("socket", (await socket.connect())[0], "tick" in await socket.receive_from(5))
+    await socket.disconnect()
+
+asyncio.run(open_socket())
 """
 HANDLERS = """
 from outbox_core import subscribe
@@ -80,16 +114,27 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+def readme() -> list[str]:
+    """The Python of the README's section for other projects, in its order."""
+    text = (ROOT / "README.md").read_text().partition("## In your project")[2].partition("\n## ")[0]
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
 @pytest.fixture(scope="module")
 def project(installed: Path) -> Path:
-    """A fresh project elsewhere, which finds the packages only where they were installed."""
+    """A fresh project elsewhere, to which was added what the README says; the packages are only where they were
+    installed."""
+    settings, sqlite, routes, publishing, receiving = readme()
+    urls, asgi = routes.split("# asgi.py\n")
     folder = installed.parent / "project"
-    shop = folder / "shop"
-    shop.mkdir(parents=True)
-    (shop / "__init__.py").touch()
-    (shop / "settings.py").write_text(SETTINGS)
-    (shop / "urls.py").write_text(URLS)
-    (shop / "handlers.py").write_text(HANDLERS)
+    site = folder / "mysite"
+    site.mkdir(parents=True)
+    (site / "__init__.py").touch()
+    (site / "settings.py").write_text(SETTINGS + settings + sqlite)
+    (site / "urls.py").write_text(URLS + urls)
+    (site / "asgi.py").write_text(ASGI + asgi)
+    (site / "handlers.py").write_text(receiving)
+    (folder / "publish.py").write_text(PUBLISH + publishing)
     return folder
 
 
@@ -98,7 +143,8 @@ def manage(project: Path, *arguments: str) -> str:
     env = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": f"{project}:{project.parent / 'site'}",
-        "DJANGO_SETTINGS_MODULE": "shop.settings",
+        "DJANGO_SETTINGS_MODULE": "mysite.settings",
+        "OUTBOX_AUDIT_KEY": "fresh",
     }
     command = [sys.executable, "-m", "django", *arguments]
     done = subprocess.run(command, env=env, cwd=project, capture_output=True, text=True, timeout=60)
@@ -124,10 +170,23 @@ def test_the_wheel_holds_every_module_and_nothing_of_the_tests(installed):
 def test_a_fresh_project_checks_migrates_publishes_and_receives(project):
     assert "no issues" in manage(project, "check")
     manage(project, "migrate", "--verbosity", "0")
-    manage(project, "shell", "--no-imports", "-c", PUBLISH)
+    manage(project, "shell", "--no-imports", "-c", (project / "publish.py").read_text())
     manage(project, "outbox_topology", "--apply")
     assert "1" in manage(project, "outbox_dispatch", "--once")
-    assert "ring 09:00" in manage(project, "outbox_consume", "--once")
+    assert "25.00" in manage(project, "outbox_consume", "--once")
+
+
+def test_a_fresh_project_serves_the_pages_and_their_socket(project):
+    manage(project, "migrate", "--verbosity", "0")
+    told = manage(project, "shell", "--no-imports", "-c", VISIT).splitlines()
+    assert told[0] == "302 /accounts/login/?next=/outbox/ 200"
+    assert told[1:] == [
+        " 200 True 200 False",
+        "messages/ 200 True 200 False",
+        "duplicates/ 200 True 200 False",
+        "workers/ 200 True 200 False",
+        "socket True True",
+    ]
 
 
 def test_a_fresh_project_finds_the_dashboards_files(project):

@@ -8,13 +8,10 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from django.apps import apps
 from django.core.management import get_commands
 from packaging.requirements import Requirement
 
 from outbox_core.conf import SETTINGS
-from outbox_core.inbox import registry
-from outbox_core.models import Message
 from outbox_core.provision import GROUPS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -99,21 +96,3 @@ def test_every_link_inside_the_docs_leads_somewhere(page):
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
     local = [link for link in links if "://" not in link]
     assert [link for link in local if not (page.parent / link).exists()] == []
-
-
-@pytest.mark.django_db
-def test_the_snippets_of_the_readme_run():
-    publishing, subscribing = re.findall(r"```python\n(.*?)```", section("In your project"), re.S)
-    exec(publishing, {})
-    message = Message.objects.get()
-    try:
-        exec(subscribing, {})
-        assert registry.subscriptions()["price-list"].types == (message.type,)
-    finally:
-        registry.forget("price-list")
-
-
-def test_the_apps_that_the_readme_names_are_installed_here():
-    named = re.search(r"Add (.*) to `INSTALLED_APPS`", section("In your project"), re.S).group(1)
-    for name in re.findall(r"`(\w+)`", named):
-        assert apps.is_installed(name)

@@ -13,6 +13,7 @@ from outbox_core.errors import TransportError
 from outbox_core.inbox.consumer import ConsumerLoop
 from outbox_core.inbox.registry import Subscription, subscriptions
 from outbox_core.shutdown import GRACE, stop_on_signals
+from outbox_core.transports import where
 
 
 class Command(BaseCommand):
@@ -32,6 +33,13 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         chosen = self._choose(options["consumer"], options["database"])
+        using = options["database"]
+        if not options["once"] and not options["json"]:
+            names = ", ".join(sorted(chosen))
+            self.stdout.write(
+                f'Consuming {names} from {where(using)} into database "{using}". Ctrl-C ends it.'
+            )
+            self.stdout.flush()
         with stop_on_signals(grace=GRACE) as stop:
             loop = ConsumerLoop(options["database"], chosen, options["name"])
             try:

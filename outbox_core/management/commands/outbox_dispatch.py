@@ -13,6 +13,7 @@ from outbox_core.errors import TransportError
 from outbox_core.heartbeat import worker_name
 from outbox_core.outbox.dispatcher import Dispatcher
 from outbox_core.shutdown import Stop, stop_on_signals
+from outbox_core.transports import where
 
 
 class Command(BaseCommand):
@@ -32,9 +33,15 @@ class Command(BaseCommand):
             raise CommandError(f'--database: there is no database "{database}"', returncode=2)
         if database not in settings.DATABASES:
             raise CommandError(f'--database: "{database}" is not in OUTBOX["DATABASES"]', returncode=2)
+        name = name or worker_name()
+        if not once:
+            self.stdout.write(
+                f'Dispatcher {name}: from database "{database}" to {where(database)}. Ctrl-C ends it.'
+            )
+            self.stdout.flush()
         with stop_on_signals(Stop(), grace=10.0) as stop:
             try:
-                sent = Dispatcher(database, name or worker_name()).run(stop, once=once)
+                sent = Dispatcher(database, name).run(stop, once=once)
             except (TransportError, DatabaseError, InterfaceError) as error:
                 raise CommandError(str(error).strip()) from None
         if once:
