@@ -78,19 +78,6 @@ async def open_socket():
 
 asyncio.run(open_socket())
 """
-HANDLERS = """
-from outbox_core import subscribe
-
-@subscribe("shop.opened", consumer="doorbell")
-def ring(message):
-    print("ring", message.payload["at"], flush=True)
-"""
-PUBLISH = """
-from django.db import transaction
-from outbox_core import publish
-with transaction.atomic():
-    publish("shop.opened", {"at": "09:00"})
-"""
 
 
 @pytest.fixture(scope="module")
