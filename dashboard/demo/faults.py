@@ -81,8 +81,8 @@ def break_mail(on: bool) -> str:
     """Make the mail server refuse everything, or heal it."""
     set_switch(BREAK_MAIL, on=on)
     if on:
-        return "Mail now fails: place an order and look at the inbox of consumer mail, where its message retries."
-    return "Mail works again: what stands in the inbox of consumer mail goes through at its next try."
+        return "Mail now fails: place an order, and consumer mail tries its message again and again; the overview says so."
+    return "Mail works again: what consumer mail has not done goes through at its next try."
 
 
 def slow_handler(seconds: float) -> str:
