@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from django.db import connection
 from django.db.models import Max
 
-from outbox_core.models import Dispatch, FailedAttempt, Message, Parked
-from outbox_core.transports.base import Delivery
+from outbox_core.models import Dispatch, FailedAttempt, Message, Operation, Parked, Pending
+from outbox_core.operations.verbs import act
+from outbox_core.transports.base import Delivery, Queue
 from tests.chaos.meddling import Meddler
-from tests.integration.relaying import first_copies
+from tests.integration.relaying import arrivals, first_copies
+from tests.integration.situations import ANA
 
 
 class Evidence:
@@ -24,6 +27,12 @@ class Evidence:
         self.copies: dict[str, list[Delivery]] = defaultdict(list)
         for delivery in found:
             self.copies[str(delivery.message_id)].append(delivery)
+
+    @classmethod
+    def collect(cls, witness: Queue, meddler: Meddler) -> Evidence:
+        """Everything that stands in the queue."""
+        dispatched = Message.objects.filter(dispatches__isnull=False).distinct().count()
+        return cls(arrivals(witness, dispatched, 60), meddler)
 
     @property
     def counts(self) -> Counter[str]:
@@ -43,6 +52,7 @@ class Evidence:
         assert self.beyond_attempts() == [], (
             "sent once more than the database knows: after an accepted discard"
         )
+        assert self.sent_though_parked() == [], "sent after an accepted discard or mark"
         assert self.unsaid_repeats() == [], "came again and did not say so"
         assert self.out_of_order() == [], "first copies of a key out of order"
         assert self.counted_twice() == [], "one attempt failed twice"
@@ -66,6 +76,22 @@ class Evidence:
             for id_, copies in self.copies.items()
             if (attempts := max(c.headers["outbox-attempt"] for c in copies)) > known[self.rows[id_].pk]
         ]
+
+    def sent_though_parked(self) -> list[Any]:
+        """Confirmed although it was marked or discarded and not redispatched. Left out is what may well be: whatever
+        was maybe sent before, and what a producer in direct mode may have sent (it has no key)."""
+        maybe = set(FailedAttempt.objects.filter(kind="unknown").values_list("message", flat=True))
+        events: dict[int, list[tuple[Any, str]]] = defaultdict(list)
+        for id_, verb, at in Operation.objects.exclude(verb="retry").values_list("message_id", "verb", "at"):
+            events[self.rows[id_].pk].append((at, verb))
+        for message, at in Dispatch.objects.values_list("message", "at"):
+            events[message].append((at, "sent"))
+        wrong = []
+        for message in [m.pk for m in self.rows.values() if m.key and m.pk not in maybe]:
+            verbs = [what for _, what in sorted(events[message])]
+            if any(one in ("mark", "discard") and two == "sent" for one, two in pairwise(verbs)):
+                wrong.append((message, verbs))
+        return wrong
 
     def unsaid_repeats(self) -> list[Any]:
         return [
@@ -104,3 +130,16 @@ def deadlocks() -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
         return int(cursor.fetchone()[0])
+
+
+def come_to_rest(wait_until: Any) -> None:
+    """Let everything that may go go; then what is dead is discarded, so that what it holds back goes too."""
+    held = Parked.objects.filter(holds=True).values("key")
+    only_held = Pending.objects.exclude(key__in=held)
+    wait_until(lambda: not only_held.exists(), 60, what="nothing is pending but what dead messages hold back")
+    wait_until(lambda: discard_dead() or not Pending.objects.exists(), 60, what="nothing is pending")
+
+
+def discard_dead() -> None:
+    for message in Parked.objects.filter(state="dead").values_list("message", flat=True):
+        act("discard", message, actor=ANA, reason="the run is over")

@@ -11,7 +11,7 @@ from typing import Any
 from django.db import connection
 
 from outbox_core.errors import OutboxError, StateChanged
-from outbox_core.models import Dispatch, Message, Parked, Pending
+from outbox_core.models import Dispatch, Parked, Pending
 from outbox_core.operations.verbs import act
 from outbox_core.transports import transport
 from outbox_core.transports.base import Queue
@@ -64,8 +64,9 @@ class Meddler:
         verb = rng.choice(["retry", "retry", "redispatch", "mark", "discard"])
         try:
             acted = act(verb, message, actor=ANA, reason="at random")
-        except (StateChanged, Message.DoesNotExist):
+        except StateChanged as refusal:
             self.counts[f"{verb} refused"] += 1
+            self.counts["in flight"] += "it is being sent by" in str(refusal)
         except OutboxError:
             self.counts[f"{verb} could not get its locks"] += 1
         else:

@@ -16,16 +16,14 @@ import pytest
 
 from dashboard.demo.models import Payment
 from outbox_core.inbox.registry import subscriptions
-from outbox_core.models import Handling, Message, Parked, Pending, Receipt
+from outbox_core.models import Handling, Message, Receipt
 from outbox_core.operations.reconcile import reconcile
-from outbox_core.operations.verbs import act
 from outbox_core.transports import transport
 from tests.chaos.crew import Crew
-from tests.chaos.evidence import Evidence, deadlocks
+from tests.chaos.evidence import Evidence, come_to_rest, deadlocks
 from tests.chaos.meddling import Meddler
 from tests.chaos.mischief import free_loopback_deliveries
-from tests.integration.relaying import arrivals, bind
-from tests.integration.situations import ANA
+from tests.integration.relaying import bind
 from tests.processes import Process
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -52,31 +50,17 @@ def test_nothing_is_lost_stuck_or_out_of_order_whatever_happens(
         while time.monotonic() < end:
             crew.misbehave()
         crew.replace_all()
-    settle(wait_until)
+    free_loopback_deliveries()
+    come_to_rest(wait_until)
+    wait_until(all_handled, 60)
 
-    dispatched = Message.objects.filter(dispatches__isnull=False).distinct().count()
-    evidence = Evidence(arrivals(witness, dispatched, 60), meddler)
+    evidence = Evidence.collect(witness, meddler)
     print(crew.counts, meddler.counts, evidence.counts)
     assert meddler.errors == []
     assert list(reconcile()) == []
     assert deadlocks() == 0
     evidence.check()
     check_effects()
-
-
-def settle(wait_until: Any) -> None:
-    """Let everything that may go go; then what is dead is discarded, so that what it holds back goes too."""
-    free_loopback_deliveries()
-    held = Parked.objects.filter(holds=True).values("key")
-    only_held = Pending.objects.exclude(key__in=held)
-    wait_until(lambda: not only_held.exists(), 60, what="nothing is pending but what dead messages hold back")
-    wait_until(lambda: discard_dead() or not Pending.objects.exists(), 60, what="nothing is pending")
-    wait_until(all_handled, 60)
-
-
-def discard_dead() -> None:
-    for message in Parked.objects.filter(state="dead").values_list("message", flat=True):
-        act("discard", message, actor=ANA, reason="the run is over")
 
 
 def all_handled() -> bool:
