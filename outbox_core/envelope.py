@@ -66,6 +66,7 @@ def write(
         tag=tag, message_id=id_, exchange=exchange, routing_key=routing_key, body=message.payload.encode(),
         type=message.type, timestamp=int(message.created_at.timestamp()), correlation_id=message.correlation_id,
         app_id=message.source, mandatory=message.mandatory, headers=headers,
+        again={"outbox-attempt": attempt + 1},
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from outbox_core.tallies import NO_LATENCY, Count, Counts, bucket
 from outbox_core.transports.base import Outcome, Result
 
 NACKED = "Nacked"  # the one failure of the road for which the message had been written
+TWICE = "the broker closed the channel for another message before it confirmed this one; sent again at once"
 LONGEST_ERROR = 10_000  # characters of an error text that are kept
 
 
@@ -36,12 +37,18 @@ class Answer:
     committed_at: datetime
     error: str = ""
     detail: str = ""
+    twice: bool = False  # the transport had to send it a second time
 
     @classmethod
     def of(cls, result: Result) -> Answer:
         """What a publisher says of a message that `load` wrote."""
         row, committed_at = result.send.tag
-        return cls(row, result.outcome, committed_at, result.error, result.detail)
+        return cls(row, result.outcome, committed_at, result.error, result.detail, result.twice)
+
+    @property
+    def attempt(self) -> int:
+        """The number of its send; where there were two, of the second."""
+        return self.row.attempts + 1 + self.twice
 
     @property
     def sent(self) -> bool:
@@ -97,7 +104,7 @@ class Settler:
         recorded = set(
             Dispatch.objects.using(self.db.using).filter(message__in=alive).values_list("message", "attempt")
         )
-        new = [a for a in gone if a.row.id in alive and (a.row.id, a.row.attempts + 1) not in recorded]
+        new = [a for a in gone if a.row.id in alive and (a.row.id, a.attempt) not in recorded]
         parked = self._lock(PARKED, [a.row.id for a in new])
         self._delete(PARKED, _where_sent(new, parked))
         return new, [a for a in gone if a.row.id in held]
@@ -115,14 +122,15 @@ class Settler:
             Dispatch(
                 message_id=a.row.id,
                 worker=self.worker,
-                attempt=a.row.attempts + 1,
+                attempt=a.attempt,
                 position=a.row.wire_position,
-                cause=a.row.cause,
+                cause="resend" if a.twice else a.row.cause,
                 returned=a.outcome is Outcome.RETURNED,
                 at=now,
             )
             for a in facts
         )
+        self._record_first_sends(facts, now)
         for a in facts:
             first = a.row.attempts == 0
             waited = bucket((now - a.committed_at).total_seconds()) if first else NO_LATENCY
@@ -143,6 +151,7 @@ class Settler:
             if pending.get(a.row.id) != (a.row.position, a.row.attempts):
                 continue
             self.touched.add((a.row.partition, a.row.key))
+            opened = a.attempt - a.row.attempts
             match a.outcome:
                 case Outcome.INVALID:
                     dead.append(a)
@@ -151,11 +160,11 @@ class Settler:
                     if failures >= settings.MAX_ATTEMPTS:
                         dead.append(a)
                     else:
-                        delays.append((a, self._backoff(failures), 1, 1))
+                        delays.append((a, self._backoff(failures), opened, 1))
                 case Outcome.UNKNOWN:
-                    delays.append((a, 0.0, 1, 0))
+                    delays.append((a, 0.0, opened, 0))
                 case Outcome.ROAD:
-                    delays.append((a, self._backoff(1), int(a.error == NACKED), 0))
+                    delays.append((a, self._backoff(1), opened if a.error == NACKED else 0, 0))
                 case _:
                     pass  # never written: nothing happened to it
         self._delay(delays, now)
@@ -210,7 +219,7 @@ class Settler:
                 destination=a.row.destination,
                 holds=bool(a.row.key) and settings.ON_DEAD == "block",
                 at=now,
-                attempts=a.row.attempts + 1,
+                attempts=a.attempt,
                 failures=a.row.failures + 1,
                 error_class=a.error[:255],
                 error=a.detail[:LONGEST_ERROR],
@@ -224,6 +233,7 @@ class Settler:
             self.counts[Count(a.row.destination, "dead")] += 1
 
     def _record_failures(self, answers: Sequence[Answer], now: datetime) -> None:
+        self._record_first_sends(answers, now)
         kinds = {
             Outcome.INVALID: "permanent", Outcome.UNKNOWN: "unknown", Outcome.ROAD: "transient",
             Outcome.RETURNED: "permanent", Outcome.REFUSED: "permanent",
@@ -233,7 +243,7 @@ class Settler:
                 message_id=a.row.id,
                 at=now,
                 worker=self.worker,
-                attempt=a.row.attempts + 1,
+                attempt=a.attempt,
                 error_class=(MAYBE_SENT if a.outcome is Outcome.UNKNOWN else a.error)[:255],
                 detail=a.detail[:LONGEST_ERROR],
                 fingerprint=fingerprint(a.error, a.detail),
@@ -244,6 +254,16 @@ class Settler:
         for a in answers:
             if a.outcome is not Outcome.UNKNOWN:
                 self.counts[Count(a.row.destination, "failed")] += 1
+
+    def _record_first_sends(self, answers: Sequence[Answer], now: datetime) -> None:
+        """Of what was sent twice nobody knows what became of the first copy."""
+        FailedAttempt.objects.using(self.db.using).bulk_create(
+            FailedAttempt(
+                message_id=a.row.id, at=now, worker=self.worker, attempt=a.attempt - 1, error_class=MAYBE_SENT,
+                detail=TWICE, fingerprint=fingerprint(MAYBE_SENT, ""), kind="unknown",
+            )
+            for a in answers if a.twice
+        )  # fmt: skip
 
     def _lock(self, table: str, ids: Collection[int]) -> dict[int, tuple[int, int]]:
         """Lock the rows that no one else holds: message -> position and attempts."""

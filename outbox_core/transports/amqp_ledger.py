@@ -20,12 +20,13 @@ TWICE = "sent again after the broker closed a channel: a first copy may be there
 
 
 class Lane:
-    """Messages of which the next goes out on the confirm of the one before. `epoch` counts the fences before it."""
+    """Messages of which the next goes out on the confirm of the one before. `epoch` counts the fences before it;
+    `twice`: its head was sent for the second time."""
 
-    __slots__ = ("at", "epoch", "sends")
+    __slots__ = ("at", "epoch", "sends", "twice")
 
     def __init__(self, sends: Sequence[Send], epoch: int) -> None:
-        self.sends, self.epoch, self.at = sends, epoch, 0
+        self.sends, self.epoch, self.at, self.twice = sends, epoch, 0, False
 
     @property
     def head(self) -> Send:
@@ -106,17 +107,18 @@ class Ledger:
         self._news = True
         self._notify()
 
-    def confirm(self, lane: Lane, twice: bool) -> bool:
+    def confirm(self, lane: Lane) -> bool:
         """The head of a lane is with the broker for good. True if there is a next one to send."""
-        self._answer(lane.epoch, Result(lane.head, Outcome.CONFIRMED, detail=TWICE if twice else ""))
-        lane.at += 1
+        detail = TWICE if lane.twice else ""
+        self._answer(lane.epoch, Result(lane.head, Outcome.CONFIRMED, detail=detail, twice=lane.twice))
+        lane.at, lane.twice = lane.at + 1, False
         return lane.at < len(lane.sends) and lane.epoch == self.epoch
 
     def stop(self, lane: Lane, verdict: Verdict) -> None:
         """The head of a lane was not taken: nothing behind it goes out."""
         outcome, error, detail = verdict
         head, rest = lane.head, lane.sends[lane.at + 1 :]
-        self._answer(lane.epoch, Result(head, outcome, error, detail))
+        self._answer(lane.epoch, Result(head, outcome, error, detail, twice=lane.twice))
         behind = f"Behind message {head.message_id}: {detail}"[:500]
         for send in rest:
             self._answer(lane.epoch, Result(send, Outcome.UNSENT, detail=behind))

@@ -7,7 +7,7 @@
 - The confirm timer stands still while the connection is blocked. A message unconfirmed for longer than the time-out
   ends the connection: all that is unconfirmed on it is UNKNOWN.
 - Without a connection all is answered at once (ROAD "BrokerUnreachable", the rest of a lane UNSENT).
-- What was sent again alone to find a guilty one may be there twice: its Result says so in `detail`.
+- What was sent again alone to find a guilty one may be there twice: its second copy and its Result say so (`twice`).
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Pump:
     # What a route tells.
 
     def confirm(self, written: Written) -> None:
-        if self._ledger.confirm(written.lane, written.twice):
+        if self._ledger.confirm(written.lane):
             self._queue(written.lane)
 
     def stop(self, lane: Lane, verdict: Verdict) -> None:
@@ -226,7 +226,7 @@ class Pump:
         with self._ledger.gate:
             allowed = self._ledger.may_write(lane.epoch)
             if allowed:
-                wire.write(encode(lane.head, route.number, wire.frame_max))
+                wire.write(encode(lane.head.repeated, route.number, wire.frame_max))
         if allowed:
             self._wrote = True
             route.wrote([lane], self.clock.now(), twice=True)

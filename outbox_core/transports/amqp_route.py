@@ -5,7 +5,7 @@ closes it.
 
 A broker that refuses a message closes the channel and does not say which message it was. Those unconfirmed on it
 are sent again one at a time on a new channel: the one that closes the channel alone is guilty. What was taken the
-first time is then there twice, with one id; the Result says so.
+first time is then there twice, with one id; the second copy and the Result say so.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ CHECK_AGAIN = 1.0  # seconds for which a refused exchange stays refused without 
 
 
 class Written:
-    """The head of a lane that is with the broker, unconfirmed, since `at`. `twice`: it was sent before, unconfirmed."""
+    """The head of a lane that is with the broker, unconfirmed, since `at`."""
 
-    __slots__ = ("at", "lane", "returned", "twice")
+    __slots__ = ("at", "lane", "returned")
 
-    def __init__(self, lane: Lane, at: float, twice: bool) -> None:
-        self.lane, self.at, self.twice, self.returned = lane, at, twice, False
+    def __init__(self, lane: Lane, at: float) -> None:
+        self.lane, self.at, self.returned = lane, at, False
 
 
 class Clock(Protocol):
@@ -75,7 +75,7 @@ class Route:
             return False
         if self.suspects:
             return not self.written
-        return bool(self.ready) and not (self.written and next(iter(self.written.values())).twice)
+        return bool(self.ready) and not (self.written and next(iter(self.written.values())).lane.twice)
 
     @property
     def idle(self) -> bool:
@@ -100,8 +100,9 @@ class Route:
     def wrote(self, lanes: Iterable[Lane], at: float, twice: bool = False) -> None:
         """The heads of these lanes were handed to the connection, in this order."""
         for lane in lanes:
+            lane.twice = twice
             self._tag += 1
-            self.written[self._tag] = Written(lane, at, twice)
+            self.written[self._tag] = Written(lane, at)
 
     def retire(self) -> None:
         """Close the channel of an idle route that is used no more."""

@@ -10,7 +10,7 @@ Receiving. A consumer is given queues and hands deliveries over, each to be acke
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
@@ -32,6 +32,12 @@ class Send:
     content_type: str = "application/json"
     mandatory: bool = True
     headers: Mapping[str, Any] = field(default_factory=dict)
+    again: Mapping[str, Any] = field(default_factory=dict)  # headers that a second send of it has instead
+
+    @property
+    def repeated(self) -> Send:
+        """As it goes out when the transport itself has to send it for the second time."""
+        return replace(self, headers={**self.headers, **self.again})
 
 
 class Outcome(StrEnum):
@@ -48,13 +54,15 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one Send. `stale` says that it was submitted before the last `fence()`."""
+    """What became of one Send. `stale` says that it was submitted before the last `fence()`; `twice`, that it went out
+    two times, the second time as `send.repeated`, and that nobody knows what became of the first."""
 
     send: Send
     outcome: Outcome
     error: str = ""  # a class name: Unroutable, ExchangeNotFound, AccessRefused, ConnectionLost, ...
     detail: str = ""  # one sentence for people, naming exchange and routing key
     stale: bool = False
+    twice: bool = False
 
 
 @dataclass(frozen=True, slots=True)

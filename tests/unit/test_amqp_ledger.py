@@ -52,7 +52,7 @@ def test_a_fence_waits_for_a_chunk_that_is_being_handed_over(ledger: Ledger) -> 
 def test_a_stopped_lane_answers_for_all_that_is_left_of_it(ledger: Ledger) -> None:
     [lane] = ledger.open([sends(4)], LATER)
     assert ledger.owed == 4
-    assert ledger.confirm(lane, twice=False)
+    assert ledger.confirm(lane)
     ledger.stop(lane, REFUSED)
     assert [(r.send.tag, r.outcome) for r in ledger.take()] == [
         (0, Outcome.CONFIRMED), (1, Outcome.REFUSED), (2, Outcome.UNSENT), (3, Outcome.UNSENT),
@@ -61,25 +61,28 @@ def test_a_stopped_lane_answers_for_all_that_is_left_of_it(ledger: Ledger) -> No
     assert ledger.take() == []
 
 
-def test_the_last_confirm_of_a_lane_leaves_nothing_to_send(ledger: Ledger) -> None:
-    [lane] = ledger.open([sends(1)], LATER)
-    assert not ledger.confirm(lane, twice=True)
-    [result] = ledger.take()
-    assert "twice" in result.detail or "first copy" in result.detail
+def test_what_was_sent_twice_says_so_and_the_next_of_its_lane_was_not(ledger: Ledger) -> None:
+    [lane] = ledger.open([sends(2)], LATER)
+    lane.twice = True
+    assert ledger.confirm(lane)
+    assert not ledger.confirm(lane)
+    first, second = ledger.take()
+    assert first.twice and "first copy" in first.detail
+    assert not second.twice and not second.detail
 
 
 def test_after_a_fence_only_facts_come_back_and_they_are_stale(ledger: Ledger) -> None:
     first, second, third = ledger.open([sends(2), sends(2), sends(2)], LATER)
-    ledger.confirm(first, twice=False)
+    ledger.confirm(first)
     ledger.stop(second, REFUSED)
     ledger.fence()
     assert ledger.owed == 0
-    assert not ledger.confirm(third, twice=False)  # its next one is dropped
+    assert not ledger.confirm(third)  # its next one is dropped
     ledger.unsent(first, "late")
     assert [(r.outcome, r.stale) for r in ledger.take()] == [(Outcome.CONFIRMED, True)] * 2
     assert ledger.owed == 0
     [again] = ledger.open([sends(1)], LATER)
-    ledger.confirm(again, twice=False)
+    ledger.confirm(again)
     assert [r.stale for r in ledger.take()] == [False]
 
 
@@ -96,7 +99,7 @@ def test_a_wait_ends_with_a_result_a_change_or_a_wake_and_not_before(ledger: Led
     ledger.wake()
     assert not ledger.wait(60)  # woken, but there is nothing
     [lane] = ledger.open([sends(1)], LATER)
-    threading.Timer(0.1, lambda: ledger.confirm(lane, twice=False)).start()
+    threading.Timer(0.1, lambda: ledger.confirm(lane)).start()
     assert ledger.wait(60)
     assert ledger.wait(60)  # until it is taken
     ledger.take()

@@ -62,7 +62,7 @@ class Publisher:
         return self.channels[-1]
 
     def confirm(self, written: Written) -> None:
-        self.confirmed.append((written.lane.head.tag, written.twice))
+        self.confirmed.append((written.lane.head.tag, written.lane.twice))
 
     def stop(self, lane: Lane, verdict: Verdict) -> None:
         self.stopped.append((lane.head.tag, verdict))
