@@ -81,7 +81,7 @@ def break_mail(on: bool) -> str:
     """Make the mail server refuse everything, or heal it."""
     set_switch(BREAK_MAIL, on=on)
     if on:
-        return "Mail now fails: place an order, and consumer mail tries its message again and again; the overview says so."
+        return "Mail now fails: place an order, and consumer mail tries it again and again; the overview says so."
     return "Mail works again: what consumer mail has not done goes through at its next try."
 
 

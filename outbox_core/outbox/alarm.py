@@ -34,8 +34,8 @@ SELECT k.partition, k.key,
        (SELECT l.available_at IS NULL AND NOT l.stranded FROM {PENDING} l {{lane}}
         WHERE l.partition = k.partition AND l.key = k.key AND NOT (l.key = '') AND NOT l.scheduled
         ORDER BY l.position LIMIT 1)
-       AND NOT EXISTS (SELECT 1 FROM {PARKED} h {{holds}}
-                       WHERE h.partition = k.partition AND h.key = k.key AND h.holds)
+       AND (SELECT 1 FROM {PARKED} h {{holds}}
+            WHERE h.partition = k.partition AND h.key = k.key AND h.holds LIMIT 1) IS NULL
 FROM (SELECT partition, key FROM keys LIMIT %s) k"""
 
 

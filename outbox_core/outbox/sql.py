@@ -92,24 +92,25 @@ class Dialect:
         return moment
 
 
+_LIMITS = (
+    "SELECT set_config('idle_in_transaction_session_timeout', %s, true), set_config('lock_timeout', %s, true)"
+)
+# A planner that believes a table to be empty sees no harm in reading a partition whole and sorting it.
+_TO_THE_INDEXES = "".join(
+    f", set_config('{name}', 'off', true)"
+    for name in ("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit")
+)
+
+
 @contextmanager
 def exclusive(using: str, *, hot: bool = False) -> Iterator[Dialect]:
     """A transaction that takes locks others wait for, so it may not sit on them: a process that is stopped
     inside it loses its session after LEASE / 2 and the locks with it, and one that waits so long for another lock
-    gives up (OperationalError). `hot`: the planner is held to the indexes, since queue tables are analysed while
-    empty and then fill."""
+    gives up (OperationalError). `hot`: the planner is held to the indexes and to their order, since queue tables are
+    analysed while empty and then fill."""
     dialect = Dialect(using)
     with transaction.atomic(using=using):
         if dialect.postgresql:
             idle = f"{int(settings.LEASE * 500)}ms"
-            dialect.execute(
-                "SELECT set_config('idle_in_transaction_session_timeout', %s, true), "
-                "set_config('lock_timeout', %s, true)"
-                + (
-                    ", set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)"
-                    if hot
-                    else ""
-                ),
-                [idle, idle],
-            )
+            dialect.execute(_LIMITS + (_TO_THE_INDEXES if hot else ""), [idle, idle])
         yield dialect

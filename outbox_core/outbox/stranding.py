@@ -24,9 +24,7 @@ def strand(db: Dialect, ids: Collection[int]) -> None:
     if ids:
         condition, among = db.among("message", sorted(ids))
         db.execute(
-            f"UPDATE {PENDING} SET available_at = NULL, stranded = {db.true} "
-            f"WHERE {condition} AND available_at IS NOT NULL AND NOT scheduled",
-            [among],
+            f"UPDATE {PENDING} SET available_at = NULL, stranded = {db.true} WHERE {condition}", [among]
         )
 
 
