@@ -24,8 +24,10 @@ from outbox_core import crash, tallies, wakeup
 from outbox_core.clock import lease_clock
 from outbox_core.conf import settings
 from outbox_core.heartbeat import worker_name
-from outbox_core.models import Message
+from outbox_core.models import Lease, Message, Pending
 from outbox_core.outbox import queue
+from outbox_core.outbox.late import count_open_sends
+from outbox_core.outbox.leases import decode
 from outbox_core.outbox.load import unsent, write_lanes
 from outbox_core.outbox.queue import Row
 from outbox_core.outbox.settle import Answer, Settler
@@ -209,6 +211,7 @@ def settle(using: str, worker: str, answers: Sequence[Answer], rng: random.Rando
     producer's own, which from then on is the dispatcher's.
     """
     with exclusive(using, hot=True) as db:
+        _count_claimed(using, answers)  # first, since only this waits for locks
         failed = [a.row.id for a in answers if not a.sent]
         mine = queue.give_direct(db, failed) if failed else set()
         settler = Settler(db, worker, rng)
@@ -217,6 +220,15 @@ def settle(using: str, worker: str, answers: Sequence[Answer], rng: random.Rando
         if mine:
             wakeup.announce(using)
     return left
+
+
+def _count_claimed(using: str, answers: Sequence[Answer]) -> None:
+    """A dispatcher that has claimed a message since its grace was over is sending it too."""
+    sent = {a.row.id for a in answers if a.sent}
+    claimed = Pending.objects.using(using).filter(message__in=sent, direct=False)
+    if ids := set(claimed.values_list("message", flat=True)):
+        for lease in Lease.objects.using(using):
+            count_open_sends(using, lease.name, ids.intersection(decode(lease.in_flight)), answers)
 
 
 def _row(message: Message) -> Row:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Collection, Sequence
 
 from outbox_core import tallies
 from outbox_core.models import Pending
-from outbox_core.outbox.leases import Owner, OwnerChanged, count_maybe_sent, lock_owner
+from outbox_core.outbox.leases import OwnerChanged, count_maybe_sent, lock_owner
 from outbox_core.outbox.settle import Answer, Settler
 from outbox_core.outbox.sql import exclusive
 
@@ -31,7 +32,7 @@ def _record(using: str, worker: str, partition: int, group: list[Answer], rng: r
         try:
             with exclusive(using) as db:
                 if owner := lock_owner(using, partition):
-                    _count_open_sends(using, owner, group)
+                    count_open_sends(using, owner.name, owner.in_flight, group)
                 settler = Settler(db, worker, rng)
                 left = settler.settle(group, own=False)
                 tallies.add(using, worker, settler.counts, db.now())
@@ -41,11 +42,13 @@ def _record(using: str, worker: str, partition: int, group: list[Answer], rng: r
     return group
 
 
-def _count_open_sends(using: str, owner: Owner, group: list[Answer]) -> None:
-    """A row goes with the confirm of an earlier send of it, while its present owner has another one open: the number
-    of that attempt would stand nowhere if the owner dies, and be given out again."""
-    sent_at = {a.row.id: a.row.position for a in group if a.sent and a.row.id in owner.in_flight}
+def count_open_sends(
+    using: str, name: str, in_flight: Collection[int], answers: Sequence[Answer]
+) -> None:  # fmt: skip
+    """A row goes with the confirm of an earlier send of it, while dispatcher `name` has another one open: the number
+    of that attempt would stand nowhere if the dispatcher dies, and be given out again. Call it before settling."""
+    sent_at = {a.row.id: a.row.position for a in answers if a.sent and a.row.id in in_flight}
     rows = Pending.objects.using(using).filter(message__in=sent_at).values_list("message", "position")
     going = [message for message, position in rows if position == sent_at[message]]
-    detail = f"dispatcher {owner.name} was sending it when an earlier send was confirmed"
-    count_maybe_sent(using, going, owner.name, detail)
+    detail = f"dispatcher {name} was sending it when an earlier send was confirmed"
+    count_maybe_sent(using, going, name, detail)

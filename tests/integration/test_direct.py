@@ -21,6 +21,7 @@ from outbox_core.outbox.stranding import strand
 from outbox_core.shutdown import Stop
 from outbox_core.transports.base import Outcome
 from tests.integration.relaying import arrivals, bind, publish_numbered, relay, settled
+from tests.integration.situations import own
 from tests.private_servers import RabbitMQ, free_port
 from tests.processes import wait_until
 
@@ -224,3 +225,16 @@ def test_a_producer_that_answers_late_gives_back_what_was_stranded_meanwhile(
     pending = Pending.objects.get()
     assert (pending.stranded, pending.direct, pending.attempts) == (False, False, attempts)
     assert pending.available_at is not None
+
+
+def test_a_late_confirm_counts_the_send_that_a_dispatcher_has_open(outbox_settings: Any) -> None:
+    outbox_settings(MODE="worker")
+    with transaction.atomic():
+        message = publish("shop.sold", 1)
+    Pending.objects.update(attempts=1)  # claimed when its grace was over
+    own("heir", [message])
+    answer = Answer(direct._row(message), Outcome.CONFIRMED, message.created_at)
+    assert direct.settle("default", "producer", [answer], random.Random(1)) == []
+    assert not Pending.objects.exists()
+    assert Dispatch.objects.get().attempt == 1
+    assert list(FailedAttempt.objects.values_list("attempt", "worker", "kind")) == [(2, "heir", "unknown")]
