@@ -136,8 +136,10 @@ def come_to_rest(wait_until: Any) -> None:
     """Let everything that may go go; then what is dead is discarded, so that what it holds back goes too."""
     held = Parked.objects.filter(holds=True).values("key")
     only_held = Pending.objects.exclude(key__in=held)
-    wait_until(lambda: not only_held.exists(), 60, what="nothing is pending but what dead messages hold back")
-    wait_until(lambda: discard_dead() or not Pending.objects.exists(), 60, what="nothing is pending")
+    wait_until(
+        lambda: not only_held.exists(), 180, what="nothing is pending but what dead messages hold back"
+    )
+    wait_until(lambda: discard_dead() or not Pending.objects.exists(), 180, what="nothing is pending")
 
 
 def discard_dead() -> None:

@@ -7,12 +7,14 @@ import os
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from outbox_core.models import Message
 from outbox_core.operations.reconcile import reconcile
+from outbox_core.transports import transport
 from tests.chaos.evidence import Evidence, come_to_rest, deadlocks
 from tests.chaos.feeder import Feeder
 from tests.chaos.meddling import Meddler
@@ -41,6 +43,9 @@ def test_verbs_at_random_beside_two_dispatchers(
     with Meddler(witness, random.Random(seed), threads, pause) as meddler:
         time.sleep(max(6, scale(600) ** 2 / 600))  # 6 s in `make test`, 10 minutes at full size
     count = feeder.stop()
+    assert (
+        transport().apply_topology([replace(witness, patterns=("#",))]) == []
+    )  # or the backlog ends dead, one by one
     come_to_rest(wait_until)
 
     evidence = Evidence.collect(witness, meddler)
