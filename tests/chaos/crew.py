@@ -38,7 +38,14 @@ class Crew:
     def __init__(
         self, spawn: Callable[..., Process], rng: random.Random, lease: float, *, embedded: bool
     ) -> None:
-        self._spawn, self._rng, self._lease = spawn, rng, lease
+        self._rng, self._lease = rng, lease
+        self.spawned: list[Process] = []
+
+        def start(command: str, *arguments: str, env: dict[str, str] | None = None) -> Process:
+            self.spawned.append(spawn(command, *arguments, env=env))
+            return self.spawned[-1]
+
+        self._spawn = start
         self._numbers = itertools.count(1)
         self.counts: Counter[str] = Counter()
         pause = "0.06" if embedded else "0.03"
@@ -71,6 +78,11 @@ class Crew:
         free_loopback_deliveries()
         self._spawn("outbox_dispatch", "--name", "last")
         self._spawn("outbox_consume", "--consumer", "payments")
+
+    def said(self, *words: str) -> list[str]:
+        """What any of them has written that holds one of these words."""
+        lines = (line for process in self.spawned for line in process.output.splitlines())
+        return [line for line in lines if any(word in line for word in words)]
 
     def _enlist(self, command: str, *arguments: str, **env: str) -> Member:
         return Member(command, arguments, env, self._start(command, arguments, env, sound=True))

@@ -57,6 +57,7 @@ def test_nothing_is_lost_stuck_or_out_of_order_whatever_happens(
     evidence = Evidence.collect(witness, meddler)
     print(crew.counts, meddler.counts, evidence.counts)
     assert meddler.errors == []
+    assert crew.said("behind nothing", "Traceback", "database is locked") == []
     assert list(reconcile()) == []
     assert deadlocks() == 0
     evidence.check()

@@ -16,7 +16,7 @@ from tests.integration.protocol.world import World
 pytestmark = pytest.mark.django_db(transaction=True)
 
 STEPS = 300
-RUNS = max(2, round(40 * float(os.environ.get("SCALE", "0.1"))))
+RUNS = max(2, round(30 * float(os.environ.get("SCALE", "0.1"))))
 
 
 @pytest.mark.parametrize("run", range(RUNS))
