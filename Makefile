@@ -46,7 +46,7 @@ format: $(DEV_STAMP) ## let ruff format and mend what it can
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-bench: $(DEV_STAMP) ## measure throughput and latency
+bench: $(DEV_STAMP) ## measure: ratios against pika alone, a simple outbox, and small against big queues
 	@PAIR=$${PAIR:-real} $(PY) -m pytest tests/benchmarks -s -o norecursedirs=".* build dist" $(PYTEST_ARGS)
 
 chaos: ## kills, restarts and stalls, at full size
