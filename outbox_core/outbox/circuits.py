@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 from outbox_core import backoff
 from outbox_core.conf import settings
+from outbox_core.outbox.answers import NACKED, Answer
 from outbox_core.outbox.queue import Road, Row
-from outbox_core.outbox.settle import NACKED, Answer
 from outbox_core.transports.base import Outcome
 
 ALIKE = 20  # messages of a road that fail in a row before it counts as the road's own failure

@@ -26,11 +26,12 @@ from outbox_core.conf import settings
 from outbox_core.heartbeat import worker_name
 from outbox_core.models import Lease, Message, Pending
 from outbox_core.outbox import queue
+from outbox_core.outbox.answers import Answer
 from outbox_core.outbox.late import count_open_sends
 from outbox_core.outbox.leases import decode
 from outbox_core.outbox.load import unsent, write_lanes
 from outbox_core.outbox.queue import Row
-from outbox_core.outbox.settle import Answer, Settler
+from outbox_core.outbox.settle import Settler
 from outbox_core.outbox.sql import exclusive
 from outbox_core.transports import transport
 from outbox_core.transports.base import Publisher

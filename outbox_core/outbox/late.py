@@ -9,8 +9,9 @@ from collections.abc import Collection, Sequence
 
 from outbox_core import tallies
 from outbox_core.models import Pending
+from outbox_core.outbox.answers import Answer
 from outbox_core.outbox.leases import OwnerChanged, count_maybe_sent, lock_owner
-from outbox_core.outbox.settle import Answer, Settler
+from outbox_core.outbox.settle import Settler
 from outbox_core.outbox.sql import exclusive
 
 TRIES = 20

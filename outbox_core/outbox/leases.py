@@ -148,7 +148,7 @@ def take_over(using: str, token: int) -> bool:
                 db.execute("SELECT set_config('lock_timeout', '250ms', true)")
             expired = (
                 Lease.objects.using(using).filter(until__lt=ClockTimestamp()).exclude(token=token)
-                .order_by("token").select_for_update().first()
+                .order_by("token").select_for_update(skip_locked=db.postgresql).first()
             )  # fmt: skip
             if expired is None:
                 return False

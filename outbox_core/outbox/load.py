@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 from outbox_core.envelope import write
 from outbox_core.models import Message
+from outbox_core.outbox.answers import Answer
 from outbox_core.outbox.queue import Row
-from outbox_core.outbox.settle import Answer
 from outbox_core.transports.base import Outcome, Send
 
 

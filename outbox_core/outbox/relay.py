@@ -19,11 +19,11 @@ from django.db import DatabaseError, InterfaceError, connections
 from outbox_core import crash
 from outbox_core.conf import settings
 from outbox_core.outbox import leases
+from outbox_core.outbox.answers import Answer
 from outbox_core.outbox.circuits import Circuits
 from outbox_core.outbox.late import record_late
 from outbox_core.outbox.load import load, unsent
 from outbox_core.outbox.reading import Reading
-from outbox_core.outbox.settle import Answer
 from outbox_core.outbox.sql import exclusive
 from outbox_core.outbox.turn import Memory, Turn
 from outbox_core.shutdown import Stop

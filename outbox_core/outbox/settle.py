@@ -9,53 +9,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from outbox_core import backoff
 from outbox_core.conf import settings
-from outbox_core.models import Dispatch, FailedAttempt, Message, Parked
-from outbox_core.outbox.leases import MAYBE_SENT, fingerprint
-from outbox_core.outbox.queue import PARKED, PENDING, Row, promote
+from outbox_core.models import Dispatch, Message
+from outbox_core.outbox.answers import NACKED, Answer
+from outbox_core.outbox.failing import Delay, Failures
+from outbox_core.outbox.queue import PARKED, PENDING, promote
 from outbox_core.outbox.sql import Dialect
-from outbox_core.states import State
 from outbox_core.tallies import NO_LATENCY, Count, Counts, bucket
-from outbox_core.transports.base import Outcome, Result
-
-NACKED = "Nacked"  # the one failure of the road for which the message had been written
-TWICE = "the broker closed the channel for another message before it confirmed this one; sent again at once"
-LONGEST_ERROR = 10_000  # characters of an error text that are kept
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What the broker answered for one row that was in flight. `committed_at` is when the message was published."""
-
-    row: Row
-    outcome: Outcome
-    committed_at: datetime
-    error: str = ""
-    detail: str = ""
-    twice: bool = False  # the transport had to send it a second time
-
-    @classmethod
-    def of(cls, result: Result) -> Answer:
-        """What a publisher says of a message that `load` wrote."""
-        row, committed_at = result.send.tag
-        return cls(row, result.outcome, committed_at, result.error, result.detail, result.twice)
-
-    @property
-    def attempt(self) -> int:
-        """The number of its send; where there were two, of the second."""
-        return self.row.attempts + 1 + self.twice
-
-    @property
-    def sent(self) -> bool:
-        """The broker took it (or returned it, where the settings accept that)."""
-        return self.outcome is Outcome.CONFIRMED or (
-            self.outcome is Outcome.RETURNED and settings.UNROUTABLE == "accept"
-        )
+from outbox_core.transports.base import Outcome
 
 
 class Settler:
@@ -64,6 +29,7 @@ class Settler:
     def __init__(self, db: Dialect, worker: str, rng: random.Random) -> None:
         self.db, self.worker, self.rng = db, worker, rng
         self.counts: Counts = Counts()
+        self.failures = Failures(db, worker, self.counts)
         self.touched: set[tuple[int, str]] = set()
 
     def settle(self, answers: Sequence[Answer], *, own: bool = True) -> list[Answer]:
@@ -130,7 +96,7 @@ class Settler:
             )
             for a in facts
         )
-        self._record_first_sends(facts, now)
+        self.failures.record_first_sends(facts, now)
         for a in facts:
             first = a.row.attempts == 0
             waited = bucket((now - a.committed_at).total_seconds()) if first else NO_LATENCY
@@ -145,7 +111,7 @@ class Settler:
         locked = self._still_there([i for i in ids if i not in pending])
         answers, left = _split(answers, lambda a: a.row.id not in locked)
         now = self.db.now()
-        delays: list[tuple[Answer, float, int, int]] = []  # answer, delay, attempts more, failures more
+        delays: list[Delay] = []
         dead: list[Answer] = []
         for a in answers:
             if pending.get(a.row.id) != (a.row.position, a.row.attempts):
@@ -160,110 +126,20 @@ class Settler:
                     if failures >= settings.MAX_ATTEMPTS:
                         dead.append(a)
                     else:
-                        delays.append((a, self._backoff(failures), opened, 1))
+                        delays.append(Delay(a, self._backoff(failures), opened, 1))
                 case Outcome.UNKNOWN:
-                    delays.append((a, 0.0, opened, 0))
+                    delays.append(Delay(a, 0.0, opened, 0))
                 case Outcome.ROAD:
-                    delays.append((a, self._backoff(1), opened if a.error == NACKED else 0, 0))
+                    delays.append(Delay(a, self._backoff(1), opened if a.error == NACKED else 0, 0))
                 case _:
                     pass  # never written: nothing happened to it
-        self._delay(delays, now)
-        self._bury(dead, now)
+        self.failures.delay(delays, now)
+        self._delete(PENDING, dead)
+        self.failures.bury(dead, now)
         return left
 
     def _backoff(self, failures: int) -> float:
         return backoff.delay(failures, settings.BACKOFF_BASE, settings.BACKOFF_CAP, self.rng)
-
-    def _delay(self, delays: Sequence[tuple[Answer, float, int, int]], now: datetime) -> None:
-        """Back into the queue, later. The time counts from the failure, not from the start of a slow batch."""
-        if not delays:
-            return
-        rows = [
-            (
-                a.row.id, a.row.attempts, self.db.moment(now + timedelta(seconds=wait)), attempts, failures,
-                "resend" if a.outcome is Outcome.UNKNOWN else "retry" if failures and a.row.cause == "first"
-                else a.row.cause,
-                a.error[:255], a.detail[:LONGEST_ERROR],
-            )
-            for a, wait, attempts, failures in delays
-        ]  # fmt: skip
-        columns = {
-            "message": "bigint", "seen": "integer", "at": "timestamptz", "attempts": "integer",
-            "failures": "integer", "cause": "text", "error_class": "text", "last_error": "text",
-        }  # fmt: skip
-        table, parameters = self.db.table("x", columns, rows)
-        self.db.execute(
-            f"UPDATE {PENDING} SET available_at = x.at, stranded = {self.db.false}, "
-            f"attempts = {PENDING}.attempts + x.attempts, failures = {PENDING}.failures + x.failures, "
-            f"cause = x.cause, error_class = x.error_class, last_error = x.last_error FROM {table} "
-            f"WHERE {PENDING}.message = x.message AND {PENDING}.attempts = x.seen",
-            parameters,
-        )
-        self._record_failures([a for a, _, opened, _ in delays if opened], now)
-
-    def _bury(self, dead: Sequence[Answer], now: datetime) -> None:
-        """Give up: the row leaves the queue and waits for a person; its key waits with it, unless ON_DEAD is skip."""
-        if not dead:
-            return
-        self._delete(PENDING, dead)
-        Parked.objects.using(self.db.using).bulk_create(
-            Parked(
-                message_id=a.row.id,
-                state=State.DEAD,
-                partition=a.row.partition,
-                key=a.row.key,
-                position=a.row.position,
-                first_position=a.row.first_position,
-                late=a.row.late,
-                type=a.row.type,
-                destination=a.row.destination,
-                holds=bool(a.row.key) and settings.ON_DEAD == "block",
-                at=now,
-                attempts=a.attempt,
-                failures=a.row.failures + 1,
-                error_class=a.error[:255],
-                error=a.detail[:LONGEST_ERROR],
-                fingerprint=fingerprint(a.error, a.detail),
-                operation=a.row.operation,
-            )
-            for a in dead
-        )
-        self._record_failures(dead, now)
-        for a in dead:
-            self.counts[Count(a.row.destination, "dead")] += 1
-
-    def _record_failures(self, answers: Sequence[Answer], now: datetime) -> None:
-        self._record_first_sends(answers, now)
-        kinds = {
-            Outcome.INVALID: "permanent", Outcome.UNKNOWN: "unknown", Outcome.ROAD: "transient",
-            Outcome.RETURNED: "permanent", Outcome.REFUSED: "permanent",
-        }  # fmt: skip
-        FailedAttempt.objects.using(self.db.using).bulk_create(
-            FailedAttempt(
-                message_id=a.row.id,
-                at=now,
-                worker=self.worker,
-                attempt=a.attempt,
-                error_class=(MAYBE_SENT if a.outcome is Outcome.UNKNOWN else a.error)[:255],
-                detail=a.detail[:LONGEST_ERROR],
-                fingerprint=fingerprint(a.error, a.detail),
-                kind=kinds[a.outcome],
-            )
-            for a in answers
-        )
-        for a in answers:
-            if a.outcome is not Outcome.UNKNOWN:
-                self.counts[Count(a.row.destination, "failed")] += 1
-
-    def _record_first_sends(self, answers: Sequence[Answer], now: datetime) -> None:
-        """Of what was sent twice nobody knows what became of the first copy."""
-        FailedAttempt.objects.using(self.db.using).bulk_create(
-            FailedAttempt(
-                message_id=a.row.id, at=now, worker=self.worker, attempt=a.attempt - 1, error_class=MAYBE_SENT,
-                detail=TWICE, fingerprint=fingerprint(MAYBE_SENT, ""), kind="unknown",
-            )
-            for a in answers if a.twice
-        )  # fmt: skip
 
     def _lock(self, table: str, ids: Collection[int]) -> dict[int, tuple[int, int]]:
         """Lock the rows that no one else holds: message -> position and attempts."""

@@ -15,10 +15,11 @@ from outbox_core import crash, tallies
 from outbox_core.clock import lease_clock
 from outbox_core.conf import settings
 from outbox_core.outbox import leases, queue, stranding
+from outbox_core.outbox.answers import Answer
 from outbox_core.outbox.circuits import Circuits
 from outbox_core.outbox.queue import Row
 from outbox_core.outbox.reading import Reading, choose, lanes
-from outbox_core.outbox.settle import Answer, Settler
+from outbox_core.outbox.settle import Settler
 from outbox_core.outbox.sql import Dialect, exclusive
 from outbox_core.transports.base import Outcome
 

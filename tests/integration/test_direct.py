@@ -13,9 +13,9 @@ from django.db import transaction
 from outbox_core import publish
 from outbox_core.models import Dispatch, FailedAttempt, Parked, Pending
 from outbox_core.outbox import direct
+from outbox_core.outbox.answers import Answer
 from outbox_core.outbox.dispatcher import Dispatcher
 from outbox_core.outbox.queue import claim_direct
-from outbox_core.outbox.settle import Answer
 from outbox_core.outbox.sql import Dialect, exclusive
 from outbox_core.outbox.stranding import strand
 from outbox_core.shutdown import Stop

@@ -16,15 +16,15 @@ from outbox_core.clock import database_now, lease_clock
 from outbox_core.errors import OutboxError, TransportError
 from outbox_core.inbox.outcomes import Outcome as Handled
 from outbox_core.inbox.receiver import Run
-from outbox_core.models import Dispatch, Handling, Lease, Partition, Pending
+from outbox_core.models import Dispatch, Handling, Lease, Partition, Pending, Worker
 from outbox_core.operations import audit
 from outbox_core.operations.verbs import act
 from outbox_core.outbox import dispatcher as dispatcher_module
 from outbox_core.outbox import late, leases, queue
 from outbox_core.outbox import relay as relay_module
+from outbox_core.outbox.answers import Answer
 from outbox_core.outbox.queue import START
 from outbox_core.outbox.reading import Reading
-from outbox_core.outbox.settle import Answer
 from outbox_core.outbox.sql import Dialect
 from outbox_core.outbox.turn import Turn
 from outbox_core.transports import transport
@@ -280,6 +280,7 @@ def test_sigterm_ends_a_dispatcher_in_good_order_while_the_broker_is_frozen(
     bind(exchange)
     process = spawn("outbox_dispatch")
     wait_until(owned, 20)
+    wait_until(Worker.objects.filter(broker="connected").exists, 20)
     private_rabbitmq.freeze()
     publish_numbered(100)
     wait_until(lambda: bytes(Lease.objects.get().in_flight), 10)

@@ -11,9 +11,9 @@ from outbox_core.clock import database_now
 from outbox_core.models import Dispatch, FailedAttempt, Lease, Message, Parked, Pending
 from outbox_core.operations.verbs import act
 from outbox_core.outbox import leases, queue
+from outbox_core.outbox.answers import Answer
 from outbox_core.outbox.late import record_late
 from outbox_core.outbox.queue import START, Row
-from outbox_core.outbox.settle import Answer
 from outbox_core.outbox.sql import Dialect, exclusive
 from outbox_core.transports.base import Outcome
 from tests.integration.situations import ANA, own, pending

@@ -15,8 +15,9 @@ from outbox_core import publish
 from outbox_core.clock import database_now
 from outbox_core.models import Dispatch, FailedAttempt, Message, Parked, Pending
 from outbox_core.outbox import queue
+from outbox_core.outbox.answers import Answer
 from outbox_core.outbox.queue import START, Row
-from outbox_core.outbox.settle import Answer, Settler
+from outbox_core.outbox.settle import Settler
 from outbox_core.outbox.sql import Dialect, exclusive
 from outbox_core.transports.base import Outcome
 from tests.spawning import database_url

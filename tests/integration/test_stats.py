@@ -29,7 +29,7 @@ def make_old(message: Message, seconds: float) -> None:
 def test_an_empty_outbox_has_zeros_and_no_workers() -> None:
     assert stats.status() == {
         "pending": 0, "retrying": 0, "dead": 0, "marked": 0, "discarded": 0, "scheduled": 0, "dispatched": 0,
-        "duplicates": 0, "oldest_pending_seconds": 0.0, "workers": [],
+        "duplicates": 0, "consumers_retrying": 0, "consumers_dead": 0, "oldest_pending_seconds": 0.0, "workers": [],
     }  # fmt: skip
 
 

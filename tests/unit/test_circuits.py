@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from outbox_core.outbox import circuits as module
+from outbox_core.outbox.answers import NACKED, Answer
 from outbox_core.outbox.circuits import ALIKE, Circuits
-from outbox_core.outbox.settle import NACKED, Answer
 from outbox_core.transports.base import Outcome
 from tests.unit.test_reading import row
 

@@ -22,10 +22,10 @@ from outbox_core.models import Dispatch, Message, Parked, Pending
 from outbox_core.operations import retention
 from outbox_core.operations.verbs import act
 from outbox_core.outbox import circuits, direct, queue
+from outbox_core.outbox.answers import NACKED, Answer
 from outbox_core.outbox.load import write_lanes
 from outbox_core.outbox.outgoing import Outgoing, check
 from outbox_core.outbox.queue import Floor
-from outbox_core.outbox.settle import NACKED, Answer
 from outbox_core.transports.base import Outcome, Result
 from tests.integration.protocol.broker import Broker
 from tests.integration.protocol.fleet import Fleet
