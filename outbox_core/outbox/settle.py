@@ -22,6 +22,11 @@ from outbox_core.outbox.sql import Dialect
 from outbox_core.tallies import NO_LATENCY, Count, Counts, bucket
 from outbox_core.transports.base import Outcome
 
+_DISPATCH = {
+    "message": "bigint", "at": "timestamptz", "worker": "text", "attempt": "integer", "position": "bigint",
+    "cause": "text", "returned": "boolean",
+}  # fmt: skip
+
 
 class Settler:
     """Settles for one worker. `counts` collects what the caller adds to the tallies before it commits."""
@@ -84,17 +89,20 @@ class Settler:
         return {id_ for (id_,) in found}
 
     def _record(self, facts: Sequence[Answer], now: datetime) -> None:
-        Dispatch.objects.using(self.db.using).bulk_create(
-            Dispatch(
-                message_id=a.row.id,
-                worker=self.worker,
-                attempt=a.attempt,
-                position=a.row.wire_position,
-                cause="resend" if a.twice else a.row.cause,
-                returned=a.outcome is Outcome.RETURNED,
-                at=now,
+        if not facts:
+            return
+        at = self.db.moment(now)
+        rows = [
+            (
+                a.row.id, at, self.worker, a.attempt, a.row.wire_position, "resend" if a.twice else a.row.cause,
+                a.outcome is Outcome.RETURNED,
             )
             for a in facts
+        ]  # fmt: skip
+        table, parameters = self.db.table("f", _DISPATCH, rows)
+        names = ", ".join(_DISPATCH)
+        self.db.execute(
+            f"INSERT INTO {Dispatch._meta.db_table} ({names}) SELECT {names} FROM {table}", parameters
         )
         self.failures.record_first_sends(facts, now)
         for a in facts:

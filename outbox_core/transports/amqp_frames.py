@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from pika import frame, spec
@@ -30,16 +31,18 @@ class Unsendable(Exception):
         super().__init__(detail)
 
 
+@lru_cache(maxsize=1024)
+def _publish(channel: int, exchange: str, routing_key: str, mandatory: bool) -> bytes:
+    """The first frame, which is the same for all messages of a road."""
+    said = spec.Basic.Publish(exchange=exchange, routing_key=routing_key, mandatory=mandatory)
+    return bytes(frame.Method(channel, said).marshal())
+
+
 def encode(send: Send, channel: int, frame_max: int) -> bytes:
     """All frames of one message. `frame_max` is what was agreed with the broker, 0 for no limit.
     Raises Unsendable naming the field, its size and the limit."""
     try:
-        method = frame.Method(
-            channel,
-            spec.Basic.Publish(
-                exchange=send.exchange, routing_key=send.routing_key, mandatory=send.mandatory
-            ),
-        ).marshal()
+        method = _publish(channel, send.exchange, send.routing_key, send.mandatory)
         header = frame.Header(channel, len(send.body), properties(send)).marshal()
     except Exception as error:  # pika raises whatever its encoder trips over
         raise _fault(send, error) from None
