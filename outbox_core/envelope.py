@@ -10,9 +10,10 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 from uuid import UUID
 
+from outbox_core.models.message import Message
 from outbox_core.transports.base import Delivery, Send
 
 VERSION = 1
@@ -35,40 +36,26 @@ def digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
-class Stored(Protocol):
-    """What `write` needs of a message: a Message has it, and so has a row of these columns (see `STORED`)."""
+class Stored(NamedTuple):
+    """A message as `write` needs it: the columns of Message of these names, in this order."""
 
-    @property
-    def message_id(self) -> UUID: ...
-    @property
-    def type(self) -> str: ...
-    @property
-    def key(self) -> str: ...
-    @property
-    def destination(self) -> str: ...
-    @property
-    def payload(self) -> str: ...
-    @property
-    def headers(self) -> dict[str, Any]: ...
-    @property
-    def correlation_id(self) -> str: ...
-    @property
-    def causation_id(self) -> str: ...
-    @property
-    def traceparent(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def mandatory(self) -> bool: ...
-    @property
-    def created_at(self) -> datetime: ...
-
-
-STORED = tuple(name for name in vars(Stored) if not name.startswith("_"))
+    message_id: UUID
+    type: str
+    key: str
+    destination: str
+    payload: str
+    headers: dict[str, Any]
+    correlation_id: str
+    causation_id: str
+    traceparent: str
+    source: str
+    mandatory: bool
+    created_at: datetime
 
 
 def write(
-    message: Stored, tag: Any, *, attempt: int, position: int, late: bool = False, operation: int | None = None
+    message: Message | Stored, tag: Any, *, attempt: int, position: int, late: bool = False,
+    operation: int | None = None,
 ) -> Send:  # fmt: skip
     """The message as it goes to the broker. `attempt` counts sends (1 for the first), `position` is its place
     at the first send; `late` says that others of its key passed it, `operation` that a person resent it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from outbox_core.envelope import STORED, Stored, write
+from outbox_core.envelope import Stored, write
 from outbox_core.models import Message
 from outbox_core.outbox.answers import Answer
 from outbox_core.outbox.queue import Row
@@ -16,12 +16,12 @@ def load(using: str, lanes: Sequence[Sequence[Row]]) -> tuple[list[list[Send]], 
     """Read the messages of the lanes and write them for the broker, as `write_lanes` does."""
     ids = [row.id for lane in lanes for row in lane]
     # Rows, not Model objects: building those takes longer than all the rest.
-    rows = Message.objects.using(using).filter(id__in=ids).values_list("id", *STORED, named=True)
-    return write_lanes(lanes, {row.id: row for row in rows})
+    rows = Message.objects.using(using).filter(id__in=ids).values_list("id", *Stored._fields)
+    return write_lanes(lanes, {id_: Stored(*columns) for id_, *columns in rows})
 
 
 def write_lanes(
-    lanes: Sequence[Sequence[Row]], messages: Mapping[int, Stored]
+    lanes: Sequence[Sequence[Row]], messages: Mapping[int, Message | Stored]
 ) -> tuple[list[list[Send]], list[Answer]]:
     """The lanes as messages, and an answer for each row that cannot become one (the rest of its lane is unsent)."""
     loaded, broken = [], []
@@ -44,7 +44,7 @@ def unsent(row: Row) -> Answer:
     return Answer(row, Outcome.UNSENT, datetime.now(UTC))
 
 
-def _send(row: Row, message: Stored) -> Send:
+def _send(row: Row, message: Message | Stored) -> Send:
     return write(
         message, (row, message.created_at), attempt=row.attempts + 1, position=row.wire_position, late=row.late,
         operation=row.operation,
