@@ -1,9 +1,10 @@
-"""Headers that every answer carries."""
+"""Headers that every answer carries: of the dashboard's own views in any project, of all in the standalone one."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import cast
+from functools import wraps
+from typing import Any, cast
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponse
@@ -16,7 +17,7 @@ POLICY = (
 
 
 class AnswerHeaders:
-    """Strict content security policy, no storing, and what an answer varies on."""
+    """Strict content security policy, no storing, and what an answer varies on, for what no view answers too."""
 
     sync_capable = async_capable = True
 
@@ -29,13 +30,25 @@ class AnswerHeaders:
     def __call__(self, request: HttpRequest) -> HttpResponse | Awaitable[HttpResponse]:
         if self.asynchronous:
             return self._answer(request)
-        return _with_headers(cast(HttpResponse, self.get_response(request)))
+        return add_headers(cast(HttpResponse, self.get_response(request)))
 
     async def _answer(self, request: HttpRequest) -> HttpResponse:
-        return _with_headers(await cast(Awaitable[HttpResponse], self.get_response(request)))
+        return add_headers(await cast(Awaitable[HttpResponse], self.get_response(request)))
 
 
-def _with_headers(response: HttpResponse) -> HttpResponse:
+def with_headers(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """A view whose answers carry the headers in projects without the middleware. Without them the browser takes the
+    fragment of a page, kept from htmx's request of the same address, for the page."""
+
+    @wraps(view)
+    def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        return add_headers(view(request, *args, **kwargs))
+
+    return answer
+
+
+def add_headers(response: HttpResponse) -> HttpResponse:
+    """The headers, on an answer; a second time they change nothing."""
     patch_vary_headers(response, ["Accept", "HX-Request", "Cookie"])
     response["Cache-Control"] = "no-store"
     response["Content-Security-Policy"] = POLICY

@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from dashboard.answers import error, is_htmx, wants_json
+from dashboard.middleware import with_headers
 
 VIEW, OPERATE, REVEAL, AUDIT = "view_message", "operate_message", "reveal_payload", "view_operation"
 
@@ -31,6 +32,7 @@ def requires(permission: str) -> Callable[[View], View]:
     """
 
     def decorate(view: View) -> View:
+        @with_headers
         @wraps(view)
         def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             if not request.user.is_authenticated:

@@ -11,7 +11,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,14 @@ from tests.vhosts import VirtualHost
 pytest_plugins = ["tests.session", "tests.browsers"]
 
 ROOT = Path(__file__).resolve().parent.parent
-USES_DATABASE = {"db", "transactional_db", "spawn", "private_postgres", "live_server_daphne"}
+USES_DATABASE = {
+    "db",
+    "transactional_db",
+    "spawn",
+    "private_postgres",
+    "live_server_daphne",
+    "live_server_without_socket",
+}
 
 
 @pytest.fixture(scope="session")
@@ -156,11 +163,24 @@ def spawn(transactional_db: None, exchange: str, tmp_path: Path) -> Iterator[Cal
 @pytest.fixture
 def live_server_daphne(transactional_db: None, exchange: str, tmp_path: Path) -> Iterator[str]:
     """The URL of a daphne on the test's database, broker and settings, without a slash at its end."""
+    with _daphne("application", tmp_path) as url:
+        yield url
+
+
+@pytest.fixture
+def live_server_without_socket(transactional_db: None, exchange: str, tmp_path: Path) -> Iterator[str]:
+    """The same, of a project whose asgi.py has no websocket route."""
+    with _daphne("pages", tmp_path) as url:
+        yield url
+
+
+@contextmanager
+def _daphne(application: str, tmp_path: Path) -> Iterator[str]:
     with listening_socket() as listener:
         url = "http://{}:{}".format(*listener.getsockname())
         process = Process(
             [sys.executable, "-m", "daphne", "--fd", str(listener.fileno()), "--websocket_timeout", "-1",
-             "dashboard.project.asgi:application"],
+             f"dashboard.project.asgi:{application}"],
             env=spawning.environment(), log=tmp_path / "daphne.log", cwd=ROOT, pass_fds=[listener.fileno()],
         )  # fmt: skip
         try:

@@ -9,17 +9,20 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
 from dashboard.filters import store
+from dashboard.middleware import with_headers
 from outbox_core.operations import health, stats
 
 STATES = ("pending", "retrying", "dead", "marked", "discarded", "scheduled")
 
 
+@with_headers
 @require_safe
 def live(request: HttpRequest) -> HttpResponse:
     """200: the process answers."""
     return HttpResponse("ok\n", content_type="text/plain")
 
 
+@with_headers
 @require_safe
 def ready(request: HttpRequest) -> HttpResponse:
     """200 if the database answers and is migrated, else 503."""
@@ -29,6 +32,7 @@ def ready(request: HttpRequest) -> HttpResponse:
     )
 
 
+@with_headers
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
     """Gauges and counters in the Prometheus text format, for who has METRICS_TOKEN; 404 for everyone else."""

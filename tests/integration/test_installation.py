@@ -17,36 +17,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCES = ("outbox_core", "dashboard", "templates", "static")
 FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 
-# As `startproject` makes them, but for what the README adds.
-SETTINGS = """
-import os
-SECRET_KEY = "fresh"
-DEBUG = True
-ROOT_URLCONF = "mysite.urls"
-INSTALLED_APPS = [
-    "django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sessions",
-    "django.contrib.messages", "django.contrib.staticfiles", "mysite",
-]
-MIDDLEWARE = [
-    "django.contrib.sessions.middleware.SessionMiddleware", "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "django.contrib.messages.middleware.MessageMiddleware",
-]
-TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True,
-    "OPTIONS": {"context_processors": [
-    "django.template.context_processors.request", "django.contrib.auth.context_processors.auth",
-    "django.contrib.messages.context_processors.messages"]}}]
-DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "mysite.sqlite3"}}
-STATIC_URL = "static/"
-USE_TZ = True
-"""
-URLS = """
-from django.contrib import admin
-from django.urls import include, path
-urlpatterns = [path("admin/", admin.site.urls)]
-"""
-ASGI = """
-from django.core.asgi import get_asgi_application
-"""
 PUBLISH = """
 from types import SimpleNamespace
 product = SimpleNamespace(save=lambda: None)
@@ -58,7 +28,7 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 from mysite.asgi import application
 
-user = User.objects.create_user("ana")
+user = User.objects.create_user("ana", password="ana")
 user.groups.add(Group.objects.get(name="Outboard operators"))
 anonymous, client = Client(HTTP_HOST="localhost"), Client(HTTP_HOST="localhost")
 sign_in = anonymous.get("/outbox/")
@@ -68,6 +38,13 @@ for page in ("", "messages/", "duplicates/", "workers/"):
     whole = client.get("/outbox/" + page)
     part = client.get("/outbox/" + page, headers={"HX-Request": "true"})
     print(page, whole.status_code, b"<html" in whole.content, part.status_code, b"<html" in part.content)
+for page in ("", "messages/?state=nonsense", "-/ready"):
+    answer = client.get("/outbox/" + page)
+    policy = answer.get("Content-Security-Policy", "")
+    print([answer.get(name, "") for name in ("Vary", "Cache-Control")], "script-src" in policy)
+client.logout()
+print(client.post("/accounts/login/", {"username": "ana", "password": "ana"})["Location"])
+client.force_login(user)
 
 async def open_socket():
     cookie = f"sessionid={client.cookies['sessionid'].value}".encode()
@@ -111,28 +88,31 @@ def readme() -> list[str]:
 def project(installed: Path) -> Path:
     """A fresh project elsewhere, to which was added what the README says; the packages are only where they were
     installed."""
-    settings, sqlite, routes, publishing, receiving = readme()
-    urls, asgi = routes.split("# asgi.py\n")
+    settings, sqlite, urls, asgi, publishing, receiving = readme()
     folder = installed.parent / "project"
-    site = folder / "mysite"
-    site.mkdir(parents=True)
-    (site / "__init__.py").touch()
-    (site / "settings.py").write_text(SETTINGS + settings + sqlite)
-    (site / "urls.py").write_text(URLS + urls)
-    (site / "asgi.py").write_text(ASGI + asgi)
-    (site / "handlers.py").write_text(receiving)
+    folder.mkdir()
+    django(folder, "startproject", "mysite", ".")
+    django(folder, "startapp", "shop")
+    for name, text in (
+        ("settings", 'INSTALLED_APPS += ["shop"]\n' + settings + sqlite),
+        ("urls", urls),
+        ("asgi", asgi),
+    ):
+        with (folder / "mysite" / f"{name}.py").open("a") as file:
+            file.write(text)
+    (folder / "shop" / "handlers.py").write_text(receiving)
     (folder / "publish.py").write_text(PUBLISH + publishing)
     return folder
 
 
 def manage(project: Path, *arguments: str) -> str:
-    """Run `django-admin` in the fresh project; its output."""
-    env = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": f"{project}:{project.parent / 'site'}",
-        "DJANGO_SETTINGS_MODULE": "mysite.settings",
-        "OUTBOX_AUDIT_KEY": "fresh",
-    }
+    """Run a command of the fresh project; its output."""
+    return django(project, *arguments, DJANGO_SETTINGS_MODULE="mysite.settings")
+
+
+def django(project: Path, *arguments: str, **env: str) -> str:
+    """Run `django-admin` in a folder that finds the packages where they were installed; its output."""
+    env |= {"PATH": os.environ["PATH"], "PYTHONPATH": f"{project}:{project.parent / 'site'}"}
     command = [sys.executable, "-m", "django", *arguments]
     done = subprocess.run(command, env=env, cwd=project, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -172,6 +152,8 @@ def test_a_fresh_project_serves_the_pages_and_their_socket(project):
         "messages/ 200 True 200 False",
         "duplicates/ 200 True 200 False",
         "workers/ 200 True 200 False",
+        *3 * ["['Accept, HX-Request, Cookie', 'no-store'] True"],
+        "/outbox/",
         "socket True True",
     ]
 
