@@ -26,7 +26,7 @@ from tests.integration.plans import PARKED, PENDING, Plan, fill, plans, statisti
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-ROWS = 30_000  # on PostgreSQL; SQLite's plans do not depend on how many there are
+ROWS = 15_000  # on PostgreSQL; SQLite's plans do not depend on how many there are
 EVERYWHERE = dict.fromkeys(range(64), START)
 
 
@@ -82,13 +82,13 @@ def test_a_read_probes_the_index_of_what_is_ready(filled: Any, situation: list[d
     filled(*[dict(group) for group in situation])
     # 64 partitions of up to 16 rows: a descent each, the rows, and two probes for each row that has a key.
     for plan in plans(read):
-        check(plan, {"outbox_ready"}, 64 * 16 * 12)
+        check(plan, {"outbox_ready"}, 64 * 16 * 8)
 
 
 def test_a_read_of_keyed_rows_probes_lane_and_holds(filled: Any) -> None:
     filled(dict(KEYS))
     for plan in plans(read):
-        check(plan, {"outbox_ready", "outbox_lane", "outbox_holds"}, 64 * 16 * 12)
+        check(plan, {"outbox_ready", "outbox_lane", "outbox_holds"}, 64 * 16 * 8)
 
 
 def test_a_read_begins_at_its_floor(filled: Any) -> None:
@@ -190,6 +190,6 @@ def test_a_hold_is_found_by_its_key_among_many(filled: Any) -> None:
         )  # fmt: skip
         filled(dict(KEYS))
         for plan in plans(read):
-            check(plan, {"outbox_ready", "outbox_holds"}, 64 * 16 * 12)
+            check(plan, {"outbox_ready", "outbox_holds"}, 64 * 16 * 8)
         (plan,) = plans(lambda db: queue.promote(db, [(n % 64, f"k{n}") for n in range(100)]))
         check(plan, {"outbox_lane", "outbox_holds"}, 100 * 40)

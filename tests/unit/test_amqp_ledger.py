@@ -12,7 +12,7 @@ from outbox_core.clock import lease_clock
 from outbox_core.transports.amqp_ledger import Ledger
 from outbox_core.transports.base import Outcome, Send
 
-LATER = lease_clock() + 600
+LATER = lease_clock() + 86_400
 REFUSED = (Outcome.REFUSED, "AccessRefused", "no")
 
 
