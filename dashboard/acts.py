@@ -10,10 +10,11 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from dashboard import at_consumers
 from outbox_core.errors import InvalidMessage
 from outbox_core.models import Message
 from outbox_core.operations import inspect
-from outbox_core.operations.inspect import Standing
+from outbox_core.operations.inspect import ConsumerState, Standing
 from outbox_core.operations.verbs import Actor
 from outbox_core.states import VERBS, verbs_for
 
@@ -36,21 +37,24 @@ class Choice:
     plural: str = ""
 
 
-def choices(standing: Standing) -> list[Choice]:
-    """Every verb, those that can't be used now with the reason. The verb itself checks again, under lock."""
-    possible = verbs_for(standing.state)
-    found = [Choice(v, TITLES[v], _refused(v, standing, v in possible), p) for p, v in PLURALS.items()]
+def choices(standing: Standing, unfinished: ConsumerState | None = None) -> list[Choice]:
+    """Every verb, those that can't be used now with the reason. The verb itself checks again, under lock.
+    `unfinished`: the consumer that has not done it, though it was dispatched."""
+    found = [Choice(v, TITLES[v], _refused(v, standing, unfinished), p) for p, v in PLURALS.items()]
     return sorted(found, key=lambda c: bool(c.refused))
 
 
-def _refused(verb: str, standing: Standing, possible: bool) -> str:
-    if not possible:
-        return {
-            "retry": _("Only a message that waits to be tried again, or is dead, can be retried."),
-            "redispatch": _("Only what was dispatched, marked or discarded can be sent once more."),
-            "mark": _("Only what is not dispatched yet can be marked."),
-            "discard": _("Only what is not dispatched yet can be discarded."),
-        }[verb]
+def _refused(verb: str, standing: Standing, unfinished: ConsumerState | None) -> str:
+    if verb not in verbs_for(standing.state):
+        return (
+            at_consumers.refusal(verb, unfinished)
+            or {
+                "retry": _("Only a message that waits to be tried again, or is dead, can be retried."),
+                "redispatch": _("Only what was dispatched, marked or discarded can be sent once more."),
+                "mark": _("Only what is not dispatched yet can be marked."),
+                "discard": _("Only what is not dispatched yet can be discarded."),
+            }[verb]
+        )
     waits = standing.waits
     if waits.kind == "in_flight":
         return _("It is being sent by %s right now.") % waits.by
@@ -66,12 +70,13 @@ def _refused(verb: str, standing: Standing, possible: bool) -> str:
 def dialog(message: Message, standing: Standing, verb: str, using: str, **more: Any) -> dict[str, Any]:
     """What the dialog of a verb shows. An unknown verb gives a dialog that says so."""
     plural = next((p for p, v in PLURALS.items() if v == verb), "")
+    consumers = inspect.consumers(message, using)
     refused = (
-        _refused(verb, standing, verb in verbs_for(standing.state)) if plural else _("There is no such act.")
+        _refused(verb, standing, at_consumers.worst(consumers)) if plural else _("There is no such act.")
     )
     return {
         "message": message, "standing": standing, "verb": verb, "plural": plural, "title": TITLES.get(verb, verb),
-        "refused": refused, "consumers": inspect.consumers(message, using) if verb in ("retry", "redispatch") else [],
+        "refused": refused, "consumers": consumers if verb in ("retry", "redispatch") else [],
         "version": standing.version, **more,
     }  # fmt: skip
 

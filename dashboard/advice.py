@@ -97,8 +97,16 @@ ADVICE: dict[str, str | Promise] = {
         "one of them is taken, all go on by themselves. Mend the destination; Retry tries this one at once."
     ),
     "at_a_consumer": _(
-        "Mend the cause, then redispatch: the message goes to its consumers once more with the same id. Those that "
-        "have done it ignore the copy."
+        "Mend the cause, then redispatch: the message goes to its consumers once more with the same id. The one that "
+        "gave up tries it again; those that have done it ignore the copy."
+    ),
+    "tried_at_a_consumer": _(
+        "Mend the cause; the consumer's next try then succeeds by itself. A redispatch would not hasten it: while the "
+        "consumer still tries, it ignores a copy."
+    ),
+    "waits_at_a_consumer": _(
+        "This consumer keeps the order of each key. As soon as the earlier message is done there, this one follows by "
+        "itself; a copy would be ignored."
     ),
     "in_flight": _(
         "It was handed to the broker and the confirm is awaited. Acts are refused until that is known."

@@ -13,9 +13,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from dashboard import wording
-from dashboard.explain import first_line
+from dashboard.reasons import first_line
 from outbox_core.models import Handling, Parked, Pending
 from outbox_core.operations import roads
+from outbox_core.operations.reception import known
 
 CAP = 10_000  # rows that are looked at
 SCAN = 100_000  # of the queue, which has no index of what failed: its newest rows
@@ -34,6 +35,7 @@ class Need:
     since: datetime | None
     note: str
     link: str
+    example: bool = False  # the link leads to one of several
 
 
 def needs(using: str, now: datetime) -> list[Need]:
@@ -42,7 +44,12 @@ def needs(using: str, now: datetime) -> list[Need]:
 
 
 def _dead(using: str) -> list[Need]:
-    later = Pending.objects.using(using).filter(partition=OuterRef("partition"), key=OuterRef("key"))
+    later = Pending.objects.using(using).filter(
+        partition=OuterRef("partition"),
+        key=OuterRef("key"),
+        position__gt=OuterRef("position"),
+        scheduled=False,
+    )
     dead = Parked.objects.using(using).filter(state="dead")
     groups = (
         _newest(dead)
@@ -121,9 +128,9 @@ def _retrying(using: str, now: datetime) -> list[Need]:
 
 
 def _received(using: str, now: datetime) -> list[Need]:
-    """What consumers gave up, could not read, or try again; the page of an example until there is an inbox page."""
+    """What consumers gave up, could not read, or try again, each with a message as an example."""
     open_ = Handling.objects.using(using).filter(state__in=("dead", "undecodable", "retrying"))
-    groups = (
+    groups = list(
         _newest(open_)
         .values("state", "consumer", "type", "error_class")
         .annotate(
@@ -135,6 +142,7 @@ def _received(using: str, now: datetime) -> list[Need]:
         )
         .order_by("state", "-n")[:MOST]
     )
+    ours = known((g["example"] for g in groups), using)
     return [
         Need(
             g["state"],
@@ -144,7 +152,8 @@ def _received(using: str, now: datetime) -> list[Need]:
             first_line(g["error"]) or g["error_class"],
             g["first"],
             _next_try(g["next"], now) if g["next"] else "",
-            _message(g["example"]),
+            reverse("outboard:message", args=[g["example"]]) if g["example"] in ours else "",
+            g["n"] > 1,
         )
         for g in groups
     ]
@@ -162,10 +171,3 @@ def _newest(rows: Any) -> Any:
 def _messages(state: str, **filters: str) -> str:
     query = urlencode({"state": state, **{k: v for k, v in filters.items() if v}})
     return f"{reverse('outboard:messages')}?{query}"
-
-
-def _message(message_id: str | None) -> str:
-    from dashboard.filters import as_uuid
-
-    uuid = as_uuid(message_id or "")
-    return reverse("outboard:message", args=[uuid]) if uuid else ""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.utils.translation import gettext as _
 
 from dashboard import wording
-from outbox_core.conf import settings
+from outbox_core.heartbeat import alive_for
 from outbox_core.models import Partition, Worker
 
 
@@ -67,7 +67,7 @@ def crew(using: str, now: datetime) -> Crew:
 
 def _judge(worker: Worker, now: datetime, mark: str) -> Hand:
     silent = max(0.0, (now - worker.heartbeat).total_seconds())
-    if silent > timedelta(seconds=settings.LEASE + settings.HEARTBEAT).total_seconds():
+    if silent > alive_for().total_seconds():
         return Hand(worker, "bad", _("silent for %s") % wording.duration(silent), silent, mark, False)
     if worker.broker in ("down", "blocked"):
         return Hand(worker, "bad", worker.broker_detail or _("broker %s") % worker.broker, silent, mark)

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from dashboard import wording
+from dashboard import at_consumers, wording
 from dashboard.advice import advice_for
+from dashboard.reasons import Why, capped
 from outbox_core import envelope
 from outbox_core.conf import settings
 from outbox_core.models import Message
-from outbox_core.operations.inspect import EARLIER_CAP, ConsumerState, Standing, Wait
+from outbox_core.operations.inspect import ConsumerState, Standing, Wait
 
 FINAL = ("dead", "marked", "discarded", "dispatched")
-
-
-@dataclass(frozen=True, slots=True)
-class Why:
-    """`text` is the sentence, `detail` what follows from it, `advice` what to do; `level` info, ok, warn or bad.
-
-    `link` names the message that it waits for, if any.
-    """
-
-    level: str
-    text: str
-    detail: str = ""
-    advice: str = ""
-    link: str = ""
 
 
 def why(
@@ -44,7 +30,8 @@ def why(
         case "marked" | "discarded":
             return _set_aside_by_hand(standing)
         case "dispatched":
-            return _unfinished(consumers, now) or _dispatched(standing)
+            unfinished = at_consumers.worst(consumers)
+            return at_consumers.why(unfinished, now) if unfinished else _dispatched(standing)
     return _waiting(message, standing, now)
 
 
@@ -56,8 +43,7 @@ def brief(
     if standing.parked and standing.state == "dead":
         return standing.parked.error or standing.parked.error_class
     if standing.state == "dispatched" and unfinished:
-        error = first_line(unfinished.detail)
-        return f"{unfinished.consumer}: {unfinished.state}" + (f", {error}" if error else "")
+        return at_consumers.brief(unfinished)
     if standing.state in FINAL:
         return _("no queue was bound") if standing.last_dispatch and standing.last_dispatch.returned else ""
     error = standing.pending.last_error if standing.pending else ""
@@ -120,43 +106,6 @@ def _dispatched(standing: Standing) -> Why:
         "attempt": last.attempt, "worker": last.worker,
     }  # fmt: skip
     return Why("ok", text)
-
-
-def _unfinished(consumers: Sequence[ConsumerState], now: datetime) -> Why | None:
-    """What a consumer has not done of a message that the broker has: the worst of them."""
-    for state in ("dead", "undecodable", "waiting", "retrying"):
-        for consumer in consumers:
-            if consumer.state == state:
-                return _at_a_consumer(consumer, now)
-    return None
-
-
-def _at_a_consumer(consumer: ConsumerState, now: datetime) -> Why:
-    words = {"consumer": consumer.consumer, "error": first_line(consumer.detail) or _("no reason was given")}
-    times = ngettext("%d try", "%d tries", consumer.attempts) % consumer.attempts
-    match consumer.state:
-        case "retrying":
-            left = (consumer.until - now).total_seconds() if consumer.until else 0.0
-            next_ = _("in %s") % wording.duration(left) if left > 0 else _("now")
-            text = _("Dispatched; consumer %(consumer)s failed and tries again %(next)s: %(error)s")
-            return Why(
-                "warn",
-                text % {**words, "next": next_},
-                _("It runs from the consumer's own table, not from the queue."),
-            )
-        case "waiting":
-            text = _("Dispatched; at consumer %(consumer)s it waits for an earlier message of its key.")
-            return Why("warn", text % words)
-        case "undecodable":
-            text = _("Dispatched; consumer %(consumer)s could not read it: %(error)s")
-        case _:
-            text = _("Dispatched, but consumer %(consumer)s gave up after %(times)s: %(error)s")
-    return Why("bad", text % {**words, "times": times}, advice=advice_for("at_a_consumer"))
-
-
-def first_line(error: str) -> str:
-    """What an error says, without what it says beyond it."""
-    return error.strip().partition("\n")[0]
 
 
 def _waiting(message: Message, standing: Standing, now: datetime) -> Why:
@@ -266,8 +215,3 @@ def _reason(message: Message, error_class: str, error: str) -> str:
     if error_class and error_class not in text:
         text = f"{error_class}: {text}"
     return text if text.endswith(".") else f"{text}."
-
-
-def capped(n: int, cap: int = EARLIER_CAP) -> str:
-    """A count that stops at a cap: "1,000+" for more."""
-    return f"{cap:,}+" if n > cap else f"{n:,}"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from dashboard import explain
+from dashboard import at_consumers, explain
 from dashboard.acts import TITLES, choices
 from outbox_core.models import Message
 from outbox_core.operations import inspect
-from outbox_core.operations.inspect import Standing
+from outbox_core.operations.inspect import ConsumerState, Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,24 @@ class Row:
     message: Message
     standing: Standing
     brief: str
+    unfinished: ConsumerState | None = None  # at this consumer, though it was dispatched
     left: bool = False
 
     @property
     def id(self) -> str:
         """Its element's id; every row on a page has its own."""
         return f"message-{self.message.pk}"
+
+    @property
+    def seen(self) -> str:
+        """What a page tells that it shows: it is drawn anew when this has changed."""
+        at = self.unfinished
+        return self.standing.version + (f".{at.consumer}.{at.state}.{at.attempts}" if at else "")
+
+    @property
+    def level(self) -> str:
+        """Of what its cell says."""
+        return at_consumers.level(self.unfinished)
 
     @property
     def attempts(self) -> int:
@@ -75,8 +87,9 @@ def rows(messages: Iterable[Message], now: datetime, using: str, state: str = ""
     )
     open_ = inspect.unfinished(sent, using)
     return [
-        Row(m, s, explain.brief(m, s, now, open_.get(str(m.message_id))), left=bool(state) and s.state != state)
-        for m in messages if (s := standings[m.pk])
+        Row(m, s, explain.brief(m, s, now, at), at, left=bool(state) and s.state != state)
+        for m in messages
+        for s, at in [(standings[m.pk], open_.get(str(m.message_id)))]
     ]  # fmt: skip
 
 
@@ -93,7 +106,7 @@ def as_json(row: Row, now: datetime) -> dict[str, Any]:
         "failures": row.failures,
         "created_at": message.created_at,
         "age_seconds": max(0.0, round((now - row.since).total_seconds(), 3)),
-        "why": explain.why(message, standing, now).text,
+        "why": explain.why(message, standing, now, consumers=[row.unfinished] if row.unfinished else ()).text,
         "last_error": explain.last_error(standing),
         "version": standing.version,
     }

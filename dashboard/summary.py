@@ -14,8 +14,8 @@ from django.utils.translation import gettext_lazy
 from dashboard import wording
 from dashboard.series import Chart, Line
 from outbox_core.conf import settings
-from outbox_core.models import Duplicate, Handling
-from outbox_core.operations import stats
+from outbox_core.models import Duplicate
+from outbox_core.operations import stats, undone
 from outbox_core.operations.stats import Point
 
 WINDOWS = {
@@ -74,13 +74,15 @@ def _standing(using: str, hour: Sequence[Point]) -> list[Number]:
     )  # fmt: skip
     failing, given_up_there = _at_consumers(using)
     retrying = Number(
-        "retrying", _("Retrying"), capped(counts["retrying"]), counts["retrying"], _list("retrying"),
+        "retrying", _("Retrying"), capped(counts["retrying"]), counts["retrying"],
+        _needs("retrying", own=counts["retrying"], there=failing),
         note=_("%s at consumers") % capped(failing) if failing else "",
         level="warn" if counts["retrying"] or failing else "",
         points=_values(hour, "failed"), drawn=_("failed per minute"),
     )  # fmt: skip
     given_up = Number(
-        "dead", _("Dead"), capped(counts["dead"]), counts["dead"], _list("dead"),
+        "dead", _("Dead"), capped(counts["dead"]), counts["dead"],
+        _needs("dead", own=counts["dead"], there=given_up_there),
         note=", ".join(filter(None, [
             _("+%s in 1 h") % wording.compact(dead) if dead else "",
             _("%s at consumers") % capped(given_up_there) if given_up_there else "",
@@ -90,12 +92,14 @@ def _standing(using: str, hour: Sequence[Point]) -> list[Number]:
     return [oldest, pending, retrying, given_up]
 
 
+def _needs(state: str, *, own: int, there: int) -> str:
+    """The list of a state; if nothing stands there, but something at consumers, what says so on the same page."""
+    return _list(state) if own or not there else "#needs"
+
+
 def _at_consumers(using: str) -> tuple[int, int]:
     """How many messages consumers try again, and how many they gave up or could not read; capped."""
-    rows = Handling.objects.using(using).order_by()
-    return stats.capped(rows.filter(state__in=("retrying", "waiting"))), stats.capped(
-        rows.filter(state__in=("dead", "undecodable"))
-    )
+    return undone.count(using, *undone.TRIED), undone.count(using, *undone.GIVEN_UP)
 
 
 def _flowing(using: str, hour: Sequence[Point], now: datetime) -> list[Number]:

@@ -31,6 +31,11 @@ PRUNE_EVERY = 60.0  # seconds between two looks for silent rows
 LEAVE = 2.0  # seconds that a clean exit waits for its row to be removed
 
 
+def alive_for() -> timedelta:
+    """How long after its last sign of life a worker counts as alive: what it said of itself holds no longer."""
+    return timedelta(seconds=settings.LEASE + settings.HEARTBEAT)
+
+
 def worker_name() -> str:
     """A name for a worker that was given none: host and process id."""
     return f"{socket.gethostname()}-{os.getpid()}"[:255]

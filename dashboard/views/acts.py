@@ -93,7 +93,6 @@ def _again(
         return render(request, "outboard/dialog.html", context, status=status)
     page = describe(found, standing, using) | {
         "dialog": context,
-        "acts": acts.choices(standing),
         "hide_content": True,
     }
     return render(request, "outboard/message.html", page, status=status)

@@ -49,6 +49,14 @@ def exposition(status: dict) -> str:  # type: ignore[type-arg]
     """`operations.stats.status` as Prometheus text."""
     lines = ["# HELP outbox_messages Messages by state.", "# TYPE outbox_messages gauge"]
     lines += [f'outbox_messages{{state="{state}"}} {status[state]}' for state in STATES]
+    lines += [
+        "# HELP outbox_consumer_messages Messages that consumers have not done.",
+        "# TYPE outbox_consumer_messages gauge",
+    ]
+    lines += [
+        f'outbox_consumer_messages{{state="{state}"}} {status[f"consumers_{state}"]}'
+        for state in ("retrying", "dead")
+    ]
     for name, kind, help_, value in (
         ("outbox_dispatched_total", "counter", "Confirmed sends.", status["dispatched"]),
         ("outbox_duplicates_total", "counter", "Duplicates that were seen.", status["duplicates"]),

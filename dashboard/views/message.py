@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
-from dashboard import answers, content, explain, listing, story
+from dashboard import answers, at_consumers, content, explain, listing, story
 from dashboard.acts import choices, dialog
 from dashboard.filters import store
 from dashboard.permissions import OPERATE, VIEW, allows, requires
@@ -35,7 +35,7 @@ def message(request: HttpRequest, message_id: UUID) -> HttpResponse:
     asked = dialog(found, standing, verb, using) if verb else None
     if asked and answers.is_htmx(request):
         return render(request, "outboard/dialog.html", asked)
-    context = describe(found, standing, using) | {"dialog": asked, "acts": choices(standing)}
+    context = describe(found, standing, using) | {"dialog": asked}
     if not answers.is_htmx(request) and not answers.wants_json(request):
         context |= content.shown(found, everything=request.GET.get("payload") == "all")
     return answers.page(request, "message", context, lambda: _json(context, found, using))
@@ -47,6 +47,7 @@ def describe(found: Message, standing: Standing, using: str) -> dict[str, Any]:
     behind = _waiting_behind(found, standing, using)
     row = listing.rows([found], now, using)[0]
     consumers = inspect.consumers(found, using)
+    unfinished = at_consumers.worst(consumers) if standing.state == "dispatched" else None
     return {
         "message": found,
         "standing": standing,
@@ -56,6 +57,8 @@ def describe(found: Message, standing: Standing, using: str) -> dict[str, Any]:
         "why": explain.why(found, standing, now, behind, consumers),
         "timeline": story.tell(inspect.timeline(found, using)),
         "consumers": consumers,
+        "acts": choices(standing, unfinished),
+        "unfinished": unfinished,
         "causes": inspect.causes(found, using),
         "effects": inspect.effects(found, using),
     }
@@ -94,7 +97,14 @@ def _json(context: dict[str, Any], found: Message, using: str) -> dict[str, Any]
             for e in inspect.timeline(found, using)
         ],
         "consumers": [
-            {"consumer": c.consumer, "state": c.state, "at": c.at, "duplicates": c.duplicates}
+            {
+                "consumer": c.consumer,
+                "state": c.state,
+                "at": c.at,
+                "duplicates": c.duplicates,
+                "attempts": c.attempts,
+                "error": c.detail,
+            }
             for c in context["consumers"]
         ],
         "causes": [_reference(m) for m in context["causes"]],

@@ -14,7 +14,7 @@ from dashboard.permissions import VIEW, requires
 from outbox_core.clock import database_now
 from outbox_core.errors import InvalidMessage
 from outbox_core.models import Message
-from outbox_core.operations import selection, stats
+from outbox_core.operations import selection, stats, undone
 from outbox_core.operations.selection import Page
 from outbox_core.states import State
 
@@ -36,6 +36,7 @@ def messages(request: HttpRequest) -> HttpResponse:
         "state": wanted.selection.state,
         "page": page,
         "tabs": _tabs(request, using),
+        "at_consumers": _at_consumers(using),
         "next": page.next and paging.address(request, after=page.next),
         "previous": page.previous and paging.address(request, before=page.previous),
         "newest": paging.address(request),
@@ -86,6 +87,12 @@ def _tabs(request: HttpRequest, using: str) -> list[dict[str, Any]]:
     return tabs
 
 
+def _at_consumers(using: str) -> list[dict[str, Any]]:
+    """What the tabs do not count, since it was dispatched."""
+    counts = {"dead": undone.count(using, *undone.GIVEN_UP), "retrying": undone.count(using, *undone.TRIED)}
+    return [{"state": state, "count": summary.capped(n)} for state, n in counts.items() if n]
+
+
 def _changes(request: HttpRequest, page: Page, now: Any, using: str, state: str) -> dict[str, Any]:
     """The rows that the browser shows, as they are now; the new ones, or how many they are if none may move."""
     shown = _shown(request.GET.get("rows", ""))
@@ -96,7 +103,7 @@ def _changes(request: HttpRequest, page: Page, now: Any, using: str, state: str)
     rows = listing.rows([known[pk] for pk in shown if pk in known], now, using, state)
     return {
         # What waits changes with the clock; what is done changes with its version only.
-        "rows": [r for r in rows if r.standing.pending or shown[r.message.pk] != r.standing.version],
+        "rows": [r for r in rows if r.standing.pending or shown[r.message.pk] != r.seen],
         "fresh": [] if hold else listing.rows(newer, now, using),
         "newer": len(newer) if hold else 0,
         "newer_text": f"{paging.LIMIT}+" if len(newer) >= paging.LIMIT else str(len(newer)),
@@ -104,7 +111,7 @@ def _changes(request: HttpRequest, page: Page, now: Any, using: str, state: str)
 
 
 def _shown(text: str) -> dict[int, str]:
-    """The rows that a page shows, `<row id>~<version>` each, and in which version it shows them."""
+    """The rows that a page shows, `<row id>~<what it saw of it>` each (`Row.seen`)."""
     pairs = (item.partition("~") for item in text.split(",")[:MOST_SHOWN])
     return {int(pk): version for pk, _, version in pairs if pk.isdecimal() and len(pk) < 19}
 

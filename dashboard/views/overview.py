@@ -30,15 +30,16 @@ def _answer(request: HttpRequest) -> HttpResponse:
     now = database_now(using)
     window = request.GET.get("window", "1h")
     window = window if window in summary.WINDOWS else "1h"
+    needs = attention.needs(using, now)
     context = {
         "verdict": health.verdict(using),
         "numbers": summary.numbers(using, now),
-        "needs": attention.needs(using, now),
+        "needs": needs,
         "throughput": summary.throughput(using, now, window),
         "window": window, "windows": summary.WINDOWS,
         "operations": Operation.objects.using(using).order_by("-id")[:8],
         "crew": crew.crew(using, now),
-        "fresh": not Message.objects.using(using).exists(),
+        "fresh": not needs and not Message.objects.using(using).exists(),
     }  # fmt: skip
     return answers.page(request, "overview", context, lambda: _json(context, using))
 

@@ -10,6 +10,7 @@ from dashboard.filters import store
 from dashboard.permissions import VIEW, requires
 from outbox_core.clock import database_now
 from outbox_core.conf import settings
+from outbox_core.heartbeat import alive_for
 from outbox_core.operations import health, stats
 
 
@@ -22,7 +23,7 @@ def workers(request: HttpRequest) -> HttpResponse:
     context = {
         "crew": found,
         "verdict": health.verdict(using),
-        "silent_after": settings.LEASE + settings.HEARTBEAT,
+        "silent_after": alive_for().total_seconds(),
         "transport": settings.transport,
         "mode": settings.MODE,
     }

@@ -19,11 +19,16 @@ def held(using: str, consumer: str, arrived: Arrived) -> bool:
 
 def promote(using: str, consumer: str, key: str, now: datetime) -> None:
     """Whatever ends a hold ends with this, in its transaction: the first that waits may go, if nothing holds it."""
-    first = _lane(using, consumer, key).filter(_holds()).order_by("id").first()
+    first = first_in_the_way(using, consumer, key)
     if first is not None and first.state == "waiting":
         _lane(using, consumer, key).filter(pk=first.pk, state="waiting").update(
             state="retrying", available_at=now
         )
+
+
+def first_in_the_way(using: str, consumer: str, key: str) -> Handling | None:
+    """What the later ones of the key wait for at this consumer. Index: handling_key."""
+    return _lane(using, consumer, key).filter(_holds()).order_by("id").first()
 
 
 def advance(using: str, consumer: str, arrived: Arrived, now: datetime) -> bool:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.db import Error
 from django.db.models import Exists, OuterRef
 
 from outbox_core.clock import database_now
 from outbox_core.conf import settings
+from outbox_core.heartbeat import alive_for
 from outbox_core.inbox.registry import subscriptions
-from outbox_core.models import Handling, Parked, Pending, Worker
-from outbox_core.operations import roads, stats
+from outbox_core.models import Parked, Pending, Worker
+from outbox_core.operations import roads, stats, undone
 from outbox_core.operations.words import duration, plural
 
 WELL, BEHIND, NO_DISPATCHER = 0, 1, 2
@@ -47,18 +48,19 @@ def verdict(using: str = "default") -> Verdict:
         _behind(waiting, due),
         _dead(dead, using),
         _failing_road(using, now),
-        _received(using),
+        _given_up(using),
+        _tried_for_long(using, now),
         _behind_another(aside),
         _some_broker(alive),
         _no_consumer(workers, now),
-        _well(waiting, waits),
+        _well(using, waiting, waits),
     ]
     told = [v for v in found if v is not None]
     return next((v for v in told if v.level == "bad"), told[0])
 
 
 def _alive(worker: Worker, now: datetime) -> bool:
-    return now - worker.heartbeat <= timedelta(seconds=settings.LEASE + settings.HEARTBEAT)
+    return now - worker.heartbeat <= alive_for()
 
 
 def _count(waiting: int) -> str:
@@ -160,21 +162,40 @@ def _failing_road(using: str, now: datetime) -> Verdict | None:
     return Verdict("bad" if late else "warn", headline, detail, "messages", BEHIND if late else WELL)
 
 
-def _received(using: str) -> Verdict | None:
-    """What consumers gave up or could not read: it was delivered, but has had no effect. Index: handling_state."""
-    handlings = Handling.objects.using(using).order_by()
-    dead = stats.capped(handlings.filter(state__in=("dead", "undecodable")))
+def _given_up(using: str) -> Verdict | None:
+    """It was delivered, but has had no effect."""
+    dead = undone.count(using, *undone.GIVEN_UP)
     if not dead:
         return None
-    many = f"More than {stats.CAP:,} messages" if dead > stats.CAP else plural(dead, "message")
-    were = "was" if dead == 1 else "were"
-    headline = f"{many} {were} delivered, but a consumer gave {'it' if dead == 1 else 'them'} up."
-    behind = stats.capped(handlings.filter(state="waiting"))
+    many = f"More than {undone.CAP:,} messages" if dead > undone.CAP else plural(dead, "message")
+    were, them = ("was", "it") if dead == 1 else ("were", "them")
+    headline = f"{many} {were} delivered, but a consumer gave {them} up."
+    behind = undone.count(using, "waiting")
     if behind:
         waiting = f"{_count(behind)[0].upper()}{_count(behind)[1:]}"
-        detail = f"{waiting} behind {'it' if dead == 1 else 'them'} at the consumer."
-        return Verdict("bad", headline, detail, "overview", BEHIND)
+        return Verdict("bad", headline, f"{waiting} behind {them} at the consumer.", "overview", BEHIND)
     return Verdict("warn", headline, "Mend the cause, then redispatch.", "overview", BEHIND)
+
+
+def _tried_for_long(using: str, now: datetime) -> Verdict | None:
+    """A consumer is behind as the dispatcher is: by the same limit."""
+    worst = undone.failing(using)
+    if worst is None or (age := (now - worst.since).total_seconds()) <= settings.BEHIND_AFTER:
+        return None
+    limit = duration(settings.BEHIND_AFTER)
+    headline = f"Consumer {worst.consumer} has failed at a message for {duration(age)} (limit {limit})."
+    error = worst.error.strip().partition("\n")[0].rstrip(".")
+    detail = f"{_tried(undone.count(using, *undone.TRIED))}: {error or 'no reason was given'}."
+    return Verdict("warn", headline, detail, "overview", BEHIND)
+
+
+def _tried(many: int) -> str:
+    count = (
+        f"More than {undone.CAP:,} messages are"
+        if many > undone.CAP
+        else plural(many, "message is", "messages are")
+    )
+    return f"{count} tried again at consumers"
 
 
 def _behind_another(aside: float) -> Verdict | None:
@@ -197,10 +218,12 @@ def _no_consumer(workers: list[Worker], now: datetime) -> Verdict | None:
     return Verdict("warn", headline, detail, "workers")
 
 
-def _well(waiting: int, waits: float) -> Verdict:
+def _well(using: str, waiting: int, waits: float) -> Verdict:
+    tried = undone.count(using, *undone.TRIED)
+    detail = f"{_tried(tried)}." if tried else ""
     if not waiting:
-        return Verdict("ok", "Everything is delivered.")
-    return Verdict("ok", f"Delivery is on time. {_backlog(waiting, waits)}", link="messages")
+        return Verdict("ok", "Everything is delivered.", detail, "overview" if tried else "")
+    return Verdict("ok", f"Delivery is on time. {_backlog(waiting, waits)}", detail, "messages")
 
 
 def ready(using: str = "default") -> bool:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
+from uuid import UUID
 
 from django.db.models import Count
 
 from outbox_core import envelope
 from outbox_core.conf import settings
+from outbox_core.inbox import lanes
 from outbox_core.inbox.registry import Subscription, subscriptions
 from outbox_core.models import Duplicate, Handling, Message, Receipt
 from outbox_core.transports.topics import matches
@@ -31,6 +34,8 @@ class ConsumerState:
     detail: str = ""
     attempts: int = 0
     until: datetime | None = None  # of the next try
+    failures: int = 0  # of the tries; a handler that asked for a later run has not failed
+    behind: str = ""  # waiting: the message of its key that stands in the way, if it has an id
 
 
 def consumers(message: Message, using: str = "default") -> list[ConsumerState]:
@@ -59,8 +64,23 @@ def unfinished(message_ids: Iterable[str], using: str = "default") -> dict[str, 
 def _open(handling: Handling, duplicates: int = 0) -> ConsumerState:
     return ConsumerState(
         handling.consumer, handling.state, handling.received_at, duplicates, handling.error, handling.attempts,
-        handling.available_at,
+        handling.available_at, handling.failures,
     )  # fmt: skip
+
+
+def _in_the_way(handling: Handling, using: str) -> str:
+    first = lanes.first_in_the_way(using, handling.consumer, handling.key)
+    return str(first.message_id) if first and known([first.message_id], using) else ""
+
+
+def known(message_ids: Iterable[str | None], using: str = "default") -> set[str]:
+    """Those ids that are of messages of this outbox: a message of another producer has no page. One query."""
+    ids = []
+    for text in message_ids:
+        with suppress(ValueError):
+            ids.append(UUID(text or ""))
+    found = Message.objects.using(using).filter(message_id__in=ids).values_list("message_id", flat=True)
+    return {str(uuid) for uuid in found}
 
 
 def interested(message: Message, known: Iterable[Subscription]) -> list[Subscription]:
@@ -80,7 +100,8 @@ def _state(
             name, receipt.outcome, receipt.processed_at, duplicates, attempts=receipt.attempt
         )
     if handling is not None:
-        return _open(handling, duplicates)
+        found = _open(handling, duplicates)
+        return replace(found, behind=_in_the_way(handling, using)) if found.state == "waiting" else found
     if subscription is not None and subscription.using != using:
         return ConsumerState(name, NOT_VISIBLE)
     return ConsumerState(name, NOT_SEEN, duplicates=duplicates)

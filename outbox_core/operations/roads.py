@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.db.models import Count, Min
 
 from outbox_core.clock import database_now
-from outbox_core.conf import settings
+from outbox_core.heartbeat import alive_for
 from outbox_core.models import Message, Pending, Worker
 from outbox_core.outbox.sql import Dialect
 from outbox_core.outbox.stranding import stranded_roads
@@ -50,8 +50,8 @@ def failing(using: str = "default") -> list[Road]:
 
 def _told(using: str) -> dict[str, str]:
     """What live dispatchers say of their roads."""
-    alive = database_now(using) - timedelta(seconds=settings.LEASE + settings.HEARTBEAT)
-    workers = Worker.objects.using(using).filter(kind="dispatcher", heartbeat__gte=alive)
+    since = database_now(using) - alive_for()
+    workers = Worker.objects.using(using).filter(kind="dispatcher", heartbeat__gte=since)
     told: dict[str, str] = {}
     for problems in workers.values_list("problems", flat=True):
         told.update(problems)

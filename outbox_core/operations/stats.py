@@ -12,6 +12,7 @@ from django.db.models import Count, Min, Q, Sum
 
 from outbox_core import tallies
 from outbox_core.clock import database_now
+from outbox_core.heartbeat import alive_for
 from outbox_core.models import (
     Dispatch,
     Duplicate,
@@ -23,6 +24,7 @@ from outbox_core.models import (
     Tally,
     Worker,
 )
+from outbox_core.operations import undone
 from outbox_core.outbox.sql import Dialect
 
 CAP = 10_000
@@ -54,8 +56,8 @@ def status(using: str = "default") -> dict[str, Any]:
         "scheduled": queue["scheduled"],
         "dispatched": ever["dispatched"],
         "duplicates": ever["duplicate"] + _producer_duplicates(using),
-        "consumers_retrying": sum(handling.get(s, 0) for s in ("retrying", "waiting")),
-        "consumers_dead": sum(handling.get(s, 0) for s in ("dead", "undecodable")),
+        "consumers_retrying": sum(handling.get(s, 0) for s in undone.TRIED),
+        "consumers_dead": sum(handling.get(s, 0) for s in undone.GIVEN_UP),
         "oldest_pending_seconds": _age(now, queue["due"], oldest_aside(using)),
         "workers": workers(using, now),
     }
@@ -118,16 +120,21 @@ def _producer_duplicates(using: str) -> int:
 
 
 def workers(using: str = "default", now: datetime | None = None) -> list[dict[str, Any]]:
-    """Every worker that was heard of, with the age of its heartbeat by the database's clock."""
+    """Every worker that was heard of, with the age of its heartbeat by the database's clock; the silent ones last, and
+    without what they said of themselves, which is no longer true."""
     now = now or database_now(using)
-    return [
-        {
-            "kind": w.kind, "name": w.name, "host": w.host, "pid": w.pid, "version": w.version,
-            "heartbeat_age_seconds": max(0.0, round((now - w.heartbeat).total_seconds(), 3)),
-            "partitions": w.partitions, "rate": round(w.rate, 1), "broker": w.broker, "wakeup": w.wakeup,
-        }
-        for w in Worker.objects.using(using).order_by("kind", "name")
-    ]  # fmt: skip
+    rows = Worker.objects.using(using).order_by("kind", "name")
+    return sorted((_worker(w, now) for w in rows), key=lambda w: bool(w["silent"]))
+
+
+def _worker(w: Worker, now: datetime) -> dict[str, Any]:
+    silent = now - w.heartbeat > alive_for()
+    return {
+        "kind": w.kind, "name": w.name, "host": w.host, "pid": w.pid, "version": w.version,
+        "heartbeat_age_seconds": max(0.0, round((now - w.heartbeat).total_seconds(), 3)), "silent": silent,
+        "partitions": 0 if silent else w.partitions, "rate": 0.0 if silent else round(w.rate, 1),
+        "broker": "" if silent else w.broker, "wakeup": w.wakeup,
+    }  # fmt: skip
 
 
 def counts(using: str = "default", cap: int = CAP) -> dict[str, int]:

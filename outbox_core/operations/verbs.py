@@ -22,6 +22,8 @@ from outbox_core.models import Message, Operation, Parked, Pending
 from outbox_core.operations import audit
 from outbox_core.operations.audit import Actor
 from outbox_core.operations.facts import Facts, attempts_opened, gather, last_change
+from outbox_core.operations.reception import unfinished
+from outbox_core.operations.undone import GIVEN_UP
 from outbox_core.outbox import leases, queue
 from outbox_core.outbox.sql import exclusive
 from outbox_core.states import QUEUED, VERBS, State
@@ -125,8 +127,17 @@ class _Act:
     def _refuse_if_no_such_pair(self) -> None:
         if State(self.facts.state) not in VERBS[self.verb]:
             by, at = last_change(self.message, self.facts, self.using)
-            why = f"{self.verb} is not for what is {self.facts.state}; last changed by"
+            why = f"{self.verb} is not for what is {self.facts.state}{self._at_a_consumer()}; last changed by"
             self._refuse(why, by, at, "at")
+
+    def _at_a_consumer(self) -> str:
+        """What helps instead, if it was sent and a consumer gave it up."""
+        if self.facts.state != State.DISPATCHED:
+            return ""
+        open_ = unfinished([str(self.message.message_id)], self.using).get(str(self.message.message_id))
+        if open_ is None or open_.state not in GIVEN_UP:
+            return ""
+        return f" (consumer {open_.consumer} gave it up: redispatch it once the cause is mended)"
 
     def _refuse_if_direct_or_scheduled(self) -> None:
         pending = self.facts.pending

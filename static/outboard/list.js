@@ -16,7 +16,7 @@ if (rows) {
 
   body.addEventListener("htmx:configRequest", (event) => {
     if (event.target.id !== "refresh") return;
-    event.detail.parameters.rows = [...rows.querySelectorAll("tr[data-row]")].slice(0, 200).map((row) => `${row.dataset.row}~${row.dataset.version}`).join(",");
+    event.detail.parameters.rows = [...rows.querySelectorAll("tr[data-row]")].slice(0, 200).map((row) => `${row.dataset.row}~${row.dataset.seen}`).join(",");
     if (!live || (busy() && !insist)) event.detail.parameters.hold = "1";
     insist = false;
   });

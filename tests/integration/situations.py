@@ -89,11 +89,15 @@ def partition(message: Message) -> int:
     return queue.partition_of(message.key, message.message_id)
 
 
-def received(message: Message, state: str, consumer: str = "reports", error: str = "it broke") -> Handling:
-    """A message that a consumer has received and not done."""
+def received(
+    message: Message, state: str, consumer: str = "reports", error: str = "it broke", *, ago: float = 0,
+    failures: int = 3,
+) -> Handling:  # fmt: skip
+    """A message that a consumer has received (`ago` seconds ago) and not done."""
     return Handling.objects.create(
         consumer=consumer, message_id=str(message.message_id), type=message.type, key=message.key, body=b"{}",
-        digest=message.digest, state=state, attempts=3, failures=3, error_class="ValueError", error=error,
+        digest=message.digest, state=state, attempts=3, failures=failures, error_class="ValueError", error=error,
+        received_at=database_now() - timedelta(seconds=ago),
         available_at=database_now() + timedelta(seconds=60) if state == "retrying" else None,
     )  # fmt: skip
 

@@ -157,9 +157,11 @@ def test_metrics_need_the_token(client, settings):
     assert client.get("/metrics").status_code == 404
     assert client.get("/metrics", headers={"Authorization": "Bearer wrong"}).status_code == 404
     situations.dead()
+    situations.received(situations.dispatched(), "undecodable")
     answer = client.get("/metrics", headers={"Authorization": "Bearer secret"})
     assert answer.status_code == 200
     assert 'outbox_messages{state="dead"} 1' in answer.content.decode()
+    assert 'outbox_consumer_messages{state="dead"} 1' in answer.content.decode()
 
 
 def test_no_page_has_inline_script_or_style(visit):

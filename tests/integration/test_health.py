@@ -190,9 +190,30 @@ def test_what_a_consumer_gave_up_needs_a_person() -> None:
     assert verdict().level == "bad"
 
 
-def test_what_a_consumer_still_tries_is_no_alarm() -> None:
+def test_what_a_consumer_has_tried_for_a_moment_is_told_and_no_alarm() -> None:
     worker()
-    situations.received(situations.dispatched(), "retrying")
+    situations.received(situations.dispatched(), "retrying", ago=50)
+    situations.received(situations.dispatched(), "waiting")
+    v = verdict()
+    assert (v.level, v.code, v.link) == ("ok", 0, "overview")
+    assert v.headline == "Everything is delivered."
+    assert v.detail == "2 messages are tried again at consumers."
+
+
+def test_a_consumer_that_fails_for_longer_than_the_limit_is_behind() -> None:
+    worker()
+    situations.received(situations.dispatched(), "retrying", ago=252, error="no stock\n  stock.py:7")
+    situations.received(situations.dispatched(), "retrying", consumer="letters", ago=70)
+    v = verdict()
+    assert (v.level, v.code, v.link) == ("warn", 1, "overview")
+    assert v.headline.startswith("Consumer reports has failed at a message for 4 min 1")
+    assert v.headline.endswith("(limit 1 min).")
+    assert v.detail == "2 messages are tried again at consumers: no stock."
+
+
+def test_a_handler_that_asked_for_a_later_run_has_not_failed() -> None:
+    worker()
+    situations.received(situations.dispatched(), "retrying", ago=5000, failures=0)
     assert verdict().code == 0
 
 

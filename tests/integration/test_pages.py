@@ -6,6 +6,7 @@ import re
 import uuid
 from datetime import timedelta
 from html import unescape
+from unittest import mock
 
 import pytest
 from django.test import Client
@@ -365,3 +366,103 @@ def test_every_link_of_every_page_leads_to_a_page(operator):
         if answer.status_code == 200:
             links = re.findall(r'<a [^>]*href="([^"#]+)"', answer.content.decode())
             todo += [unescape(link) for link in links if link.startswith("/") and "logout" not in link]
+
+
+def test_a_number_that_stands_for_consumers_alone_leads_to_what_they_have_not_done(operator):
+    situations.received(situations.dispatched(), "dead")
+    page = text(operator, "/")
+    assert re.search(r'<a href="#needs"[^>]*>(?:(?!</a>).)*data-number="dead" data-value="0"', page)
+    assert "1 dead at consumers" in text(operator, "/messages/?state=dead")
+    situations.dead()
+    assert re.search(
+        r'<a href="/messages/\?state=dead"[^>]*>(?:(?!</a>).)*data-number="dead"', text(operator, "/")
+    )
+
+
+def test_a_verdict_about_consumers_leads_to_them_from_every_page(operator):
+    from outbox_core.operations.health import Verdict
+
+    situations.received(situations.dispatched(), "dead")
+    with mock.patch(
+        "outbox_core.operations.health.verdict", return_value=Verdict("warn", "x", "", "overview", 1)
+    ):
+        assert '<a href="/#needs">What needs you' in text(operator, "/workers/")
+
+
+def test_what_another_producer_sent_has_no_page_to_lead_to(operator):
+    foreign = Message(message_id=uuid.uuid4(), type="foreign.thing", key="", digest="0" * 64)
+    situations.received(foreign, "dead")
+    page = text(operator, "/")
+    assert "foreign.thing" in page and str(foreign.message_id) not in page
+
+
+def test_of_several_that_a_consumer_has_not_done_the_button_opens_one(operator):
+    made = [situations.dispatched(), situations.dispatched()]
+    for message in made:
+        situations.received(message, "retrying")
+    page = text(operator, "/")
+    assert "2 retrying" in page and "Open one" in page
+    assert any(f'href="/messages/{m.message_id}/"' in page for m in made)
+
+
+def test_an_act_that_does_not_help_at_a_consumer_names_the_one_that_does(operator):
+    message = situations.dispatched()
+    handling = situations.received(message, "dead")
+    page = text(operator, f"/messages/{message.message_id}/")
+    assert "consumer reports gave it up: redispatch it once the cause is mended" in page
+    assert "dead at reports" in page
+    answer = operator.post(
+        f"/messages/{message.message_id}/retries/", {"reason": "x"}, headers={"Accept": "application/json"}
+    )
+    assert answer.status_code == 409
+    assert "(consumer reports gave it up: redispatch it once the cause is mended)" in answer.json()["error"]
+    dialog = text(operator, f"/messages/{message.message_id}/?dialog=redispatch")
+    assert "it tries again from this copy" in dialog
+    handling.state, handling.available_at = "retrying", handling.received_at
+    handling.save()
+    page = text(operator, f"/messages/{message.message_id}/")
+    assert "goes on with it by itself" in page and "A redispatch would not hasten it" in page
+    assert "it ignores the copy" in text(operator, f"/messages/{message.message_id}/?dialog=redispatch")
+
+
+def test_what_waits_at_a_consumer_leads_to_what_it_waits_for(operator):
+    first, second = situations.dispatched(key="k"), situations.dispatched(key="k")
+    situations.received(first, "dead")
+    situations.received(second, "waiting")
+    page = text(operator, f"/messages/{second.message_id}/")
+    assert "at consumer reports it waits for an earlier message of its key" in page
+    assert f'<a href="/messages/{first.message_id}/">Open it' in page
+
+
+def test_an_open_list_follows_what_becomes_of_a_message_at_its_consumer(operator):
+    message = situations.dispatched()
+
+    def seen() -> str:
+        found = re.search(r'data-seen="([^"]*)"', text(operator, "/messages/"))
+        assert found
+        return f"{message.pk}~{found[1]}"
+
+    before = seen()
+    handling = situations.received(message, "retrying")
+    htmx = {"HX-Request": "true"}
+    assert "reports: retrying" in text(operator, f"/messages/?rows={before}", **htmx)
+    then = seen()
+    assert f"message-{message.pk}" not in text(operator, f"/messages/?rows={then}", **htmx)
+    handling.delete()
+    assert f"message-{message.pk}" in text(operator, f"/messages/?rows={then}", **htmx)
+
+
+def test_the_list_as_json_says_what_a_consumer_gave_up(operator):
+    situations.received(situations.dispatched(), "dead", error="no stock")
+    (item,) = operator.get("/messages/", headers={"Accept": "application/json"}).json()["items"]
+    assert item["why"] == "Dispatched, but consumer reports gave up after 3 tries: no stock"
+
+
+def test_a_dead_key_holds_back_only_what_comes_after_it_and_is_due(operator):
+    early = situations.pending(key="k")
+    situations.dead(key="k")
+    situations.pending(key="k", delay=3600)
+    assert Pending.objects.filter(pk=early.pk).exists()
+    assert "holds back" not in text(operator, "/")
+    situations.aside("k")
+    assert "holds back 1 key" in text(operator, "/")

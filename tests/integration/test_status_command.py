@@ -39,8 +39,8 @@ def run(*arguments: str) -> tuple[int, str]:
 
 def dispatcher(**fields: object) -> None:
     Worker.objects.create(
-        kind="dispatcher", name="dispatcher-a", host="h", pid=1, version="1", broker="connected",
-        heartbeat=ClockTimestamp(), **fields,
+        **{"kind": "dispatcher", "name": "dispatcher-a", "host": "h", "pid": 1, "version": "1", "broker": "connected",
+           "heartbeat": ClockTimestamp(), **fields}
     )  # fmt: skip
 
 
@@ -57,7 +57,8 @@ def test_json_has_the_names_of_the_contract() -> None:
     assert (status["pending"], status["retrying"], status["dead"]) == (1, 1, 1)
     (worker,) = status["workers"]
     assert set(worker) == {
-        "kind", "name", "host", "pid", "version", "heartbeat_age_seconds", "partitions", "rate", "broker", "wakeup",
+        "kind", "name", "host", "pid", "version", "heartbeat_age_seconds", "silent", "partitions", "rate", "broker",
+        "wakeup",
     }  # fmt: skip
 
 
@@ -148,9 +149,16 @@ def test_what_consumers_gave_up_is_counted_and_makes_the_check_fail() -> None:
     )
 
 
-def test_a_silent_worker_is_told_as_silent_without_its_old_figures() -> None:
-    dispatcher(rate=120)
+def test_silent_workers_are_told_last_in_one_line_without_their_old_figures() -> None:
+    for n in range(7):
+        dispatcher(name=f"gone-{n}", rate=120, partitions=64)
     Worker.objects.update(heartbeat=database_now() - timedelta(minutes=5))
-    line = run()[1].splitlines()[-1]
-    assert "silent for 5 min" in line
-    assert "120" not in line and "connected" not in line
+    dispatcher(name="here")
+    *_, living, silent = run()[1].splitlines()
+    assert "dispatcher  here on " in living
+    assert silent.split()[:5] == ["7", "silent", "dispatcher", "gone-0", "for"]
+    assert silent.endswith(" and 2 more")
+    assert "120" not in silent and "connected" not in silent
+    first, *_, last = json.loads(run("--json")[1])["workers"]
+    assert (first["name"], first["silent"]) == ("here", False)
+    assert (last["silent"], last["partitions"], last["rate"], last["broker"]) == (True, 0, 0.0, "")

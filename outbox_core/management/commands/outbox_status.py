@@ -9,11 +9,11 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error, connections
 
-from outbox_core.conf import settings
 from outbox_core.operations import audit, health, reconcile, stats
 from outbox_core.operations.words import duration, plural
 
 USAGE = 2
+SHOWN = 5  # silent workers that are named
 
 
 class Command(BaseCommand):
@@ -95,9 +95,14 @@ class Command(BaseCommand):
                 self.stdout.write(f"{'oldest pending':>18}  {duration(value)}")
             elif name != "workers":
                 self.stdout.write(f"{name.replace('_', ' '):>18}  {value:,}")
+        silent = [w for w in numbers["workers"] if w["silent"]]
         for w in numbers["workers"]:
-            age = w["heartbeat_age_seconds"]
-            said = f"heard from {duration(age)} ago, {w['rate']:g}/s, broker {w['broker'] or 'unknown'}"
-            if age > settings.LEASE + settings.HEARTBEAT:  # what it said last is no longer true
-                said = f"silent for {duration(age)}"
-            self.stdout.write(f"{w['kind']:>18}  {w['name']} on {w['host']}, process {w['pid']}, {said}")
+            if not w["silent"]:
+                self.stdout.write(
+                    f"{w['kind']:>18}  {w['name']} on {w['host']}, process {w['pid']}, heard from "
+                    f"{duration(w['heartbeat_age_seconds'])} ago, {w['rate']:g}/s, broker {w['broker'] or 'unknown'}"
+                )
+        if silent:
+            names = [f"{w['kind']} {w['name']} for {duration(w['heartbeat_age_seconds'])}" for w in silent]
+            more = f" and {len(silent) - SHOWN} more" if len(silent) > SHOWN else ""
+            self.stdout.write(f"{f'{len(silent)} silent':>18}  {', '.join(names[:SHOWN])}{more}")
