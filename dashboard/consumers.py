@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -96,17 +97,20 @@ class LiveSocket(AsyncWebsocketConsumer):
                 checked = time.monotonic()
 
     async def _tick(self, number: int, behind: float) -> None:
-        try:
-            await self.send(TICK.format(number=number, behind=round(behind * 1000)))
-        except Exception as error:  # each server has its own error for a page that was closed just now
-            raise Gone from error
+        await self._to_page(self.send(TICK.format(number=number, behind=round(behind * 1000))))
 
     async def _refused(self) -> bool:
         # Its own thread: thread-sensitive code of all sockets shares one, and one blocked query would hold them all.
         code = await database_sync_to_async(refusal, thread_sensitive=False)(self._session_key())
         if code:
-            await self.close(code)
+            await self._to_page(self.close(code))
         return bool(code)
+
+    async def _to_page(self, sending: Awaitable[None]) -> None:
+        try:
+            await sending
+        except Exception as error:  # each server has its own error for a page that was closed just now
+            raise Gone from error
 
     def _session_key(self) -> str:
         cookies: dict[str, Any] = {}

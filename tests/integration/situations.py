@@ -9,7 +9,7 @@ from typing import Any
 from django.db import transaction
 
 from outbox_core.clock import ClockTimestamp, database_now
-from outbox_core.models import Dispatch, Handling, Lease, Message, Parked, Partition, Pending
+from outbox_core.models import Dispatch, Handling, Lease, Message, Parked, Partition, Pending, Worker
 from outbox_core.operations.verbs import Actor
 from outbox_core.outbox import leases, queue
 from outbox_core.outbox.producer import publish
@@ -107,3 +107,12 @@ def stranded(count: int, type: str = "order.paid") -> list[Message]:
     messages = [pending(type) for _ in range(count)]
     Pending.objects.filter(pk__in=[m.pk for m in messages]).update(available_at=None, stranded=True)
     return messages
+
+
+def worker(kind: str = "dispatcher", name: str = "dispatcher-a", silent: float = 0, **fields: Any) -> Worker:
+    """A worker that was last heard of `silent` seconds ago."""
+    fields.setdefault("broker", "connected")
+    return Worker.objects.create(
+        kind=kind, name=name, host="web-1", pid=4711, version="1",
+        heartbeat=database_now() - timedelta(seconds=silent), **fields,
+    )  # fmt: skip

@@ -14,7 +14,7 @@ from outbox_core.models import Pending, Worker
 from outbox_core.operations.health import ready, verdict
 from outbox_core.operations.words import duration
 from tests.integration import situations
-from tests.integration.situations import aside, dead, pending, retrying
+from tests.integration.situations import aside, dead, pending, retrying, worker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -23,14 +23,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def no_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
     """This installation subscribes nothing, unless the test does."""
     monkeypatch.setattr(registry, "_subscriptions", {})
-
-
-def worker(kind: str = "dispatcher", name: str = "dispatcher-a", silent: float = 0, **fields: Any) -> None:
-    fields.setdefault("broker", "connected")
-    Worker.objects.create(
-        kind=kind, name=name, host="web-1", pid=4711, version="1",
-        heartbeat=database_now() - timedelta(seconds=silent), **fields,
-    )  # fmt: skip
 
 
 def wait(seconds: float) -> None:

@@ -185,6 +185,31 @@ def test_the_feed_stops_its_watches_with_its_last_listener():
     assert len(own) == 0
 
 
+@pytest.mark.parametrize("name", ["viewer", "stranger"])
+def test_a_page_that_closes_while_it_is_told_something_is_no_error(name, monkeypatch, caplog):
+    who = cookie(name)
+    tried: list[asyncio.Event] = []
+
+    async def gone(self: Any, *args: Any, **kwargs: Any) -> None:
+        tried[0].set()
+        raise ConnectionResetError("the peer went away")
+
+    monkeypatch.setattr(consumers.LiveSocket, "send", gone)
+    monkeypatch.setattr(consumers.LiveSocket, "close", gone)
+
+    async def watch() -> None:
+        tried.append(asyncio.Event())
+        connection = socket(who)
+        assert (await connection.connect(timeout=10))[0]
+        await asyncio.wait_for(tried[0].wait(), 10)
+        await asyncio.sleep(0.1)
+        await connection.disconnect()
+
+    asyncio.run(watch())
+    assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+    assert len(feed) == 0
+
+
 def test_many_sockets_come_and_go_and_leave_nothing():
     viewer = cookie("viewer")
 

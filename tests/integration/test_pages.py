@@ -219,20 +219,16 @@ def test_the_ledger_of_duplicates_shows_cause_consumer_and_what_differs(operator
 
 
 def test_the_workers_page_shows_who_is_silent_and_which_partitions_nobody_has(operator):
-    from outbox_core.clock import database_now
-    from outbox_core.models import Partition, Worker
+    from outbox_core.models import Partition
 
     situations.own("dispatcher-a")
     Partition.objects.filter(number__gte=60).update(lease=None)
-    now = database_now()
-    for name, at in (("dispatcher-a", now), ("dispatcher-b", now - timedelta(minutes=5))):
-        Worker.objects.create(
-            kind="dispatcher", name=name, host="h", pid=1, version="1", heartbeat=at, broker="connected"
-        )
+    situations.worker(name="dispatcher-a")
+    situations.worker(name="dispatcher-b", silent=300)
     page = text(operator, "/workers/")
     assert re.search(r'data-worker="dispatcher-a" data-level="ok"', page)
     assert re.search(r'data-worker="dispatcher-b" data-level="bad"', page)
-    assert "silent for 5 min" in page
+    assert "1 silent" in page and "5 min" in page
     assert "4 without an owner" in page
     assert page.count("<rect ") == 64 + 1  # and the sign of the product
 
@@ -466,3 +462,20 @@ def test_a_dead_key_holds_back_only_what_comes_after_it_and_is_due(operator):
     assert "holds back" not in text(operator, "/")
     situations.aside("k")
     assert "holds back 1 key" in text(operator, "/")
+
+
+def test_live_workers_come_first_and_silent_ones_are_folded_without_their_old_figures(operator):
+    for n in range(6):
+        situations.worker(name=f"gone-{n}", silent=300, rate=7.7, partitions=33)
+    situations.worker(name="zoe", rate=5, partitions=64)
+    page = text(operator, "/workers/")
+    living, silent = page.split('<details id="silent"')
+    assert 'data-worker="zoe"' in living and "64/64" in living and "gone-" not in living
+    assert silent.count('data-worker="gone-') == 6 and "6 silent" in silent
+    assert "33/64" not in page and "7.7/s" not in page
+    overview = text(operator, "/")
+    assert (
+        "6 silent" in overview
+        and "33/64" not in overview
+        and overview.index("zoe") < overview.index("6 silent")
+    )
