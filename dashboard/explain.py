@@ -10,7 +10,7 @@ from django.utils.translation import ngettext
 
 from dashboard import at_consumers, wording
 from dashboard.advice import advice_for
-from dashboard.reasons import Why, capped
+from dashboard.reasons import Why, capped, first_line
 from outbox_core import envelope
 from outbox_core.conf import settings
 from outbox_core.models import Message
@@ -211,7 +211,7 @@ def _reason(message: Message, error_class: str, error: str) -> str:
         return _("the broker returned it, since no queue is bound to “%(key)s” on exchange “%(exchange)s”.") % {
             "key": routing_key, "exchange": exchange,
         }  # fmt: skip
-    text = error or error_class or _("unknown")
+    text = first_line(error) or error_class or _("unknown")
     if error_class and error_class not in text:
         text = f"{error_class}: {text}"
     return text if text.endswith(".") else f"{text}."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outbox_core.operations.inspect import EARLIER_CAP
+from outbox_core.operations.words import gist
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Why:
 
 def first_line(error: str) -> str:
     """What an error says, without what it says beyond it."""
-    return error.strip().partition("\n")[0]
+    return gist(error)[0]
 
 
 def capped(n: int, cap: int = EARLIER_CAP) -> str:

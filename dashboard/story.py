@@ -23,6 +23,11 @@ class Line:
     first: int | None = None
     last: int | None = None
 
+    @property
+    def id(self) -> str:
+        """The same at each refresh, so that what a viewer has opened stays open."""
+        return f"more-{self.entry.at.timestamp():.6f}-{self.entry.kind}".replace(".", "-")
+
 
 def tell(entries: Sequence[Entry]) -> list[Line]:
     """Lines for entries that are sorted newest first. The newest and the oldest of a run of equals stay as they are."""

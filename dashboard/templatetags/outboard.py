@@ -19,6 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop as noop
 
 from dashboard import permissions, series, summary, wording
+from dashboard.reasons import first_line
 
 register = template.Library()
 
@@ -27,6 +28,7 @@ register.filter("compact", wording.compact)
 register.filter("rate", wording.rate)
 register.filter("size", wording.size)
 register.filter("capped", summary.capped)
+register.filter("first_line", first_line)
 register.simple_tag(series.spark, name="spark")
 register.simple_tag(series.partition_map, name="partition_map")
 register.simple_tag(series.chart, name="chart")

@@ -14,7 +14,7 @@ from outbox_core.heartbeat import alive_for
 from outbox_core.inbox.registry import subscriptions
 from outbox_core.models import Parked, Pending, Worker
 from outbox_core.operations import roads, stats, undone
-from outbox_core.operations.words import duration, plural
+from outbox_core.operations.words import duration, gist, plural
 
 WELL, BEHIND, NO_DISPATCHER = 0, 1, 2
 AWAY = ("down", "blocked", "connecting")  # states of the road to the broker
@@ -184,7 +184,7 @@ def _tried_for_long(using: str, now: datetime) -> Verdict | None:
         return None
     limit = duration(settings.BEHIND_AFTER)
     headline = f"Consumer {worst.consumer} has failed at a message for {duration(age)} (limit {limit})."
-    error = worst.error.strip().partition("\n")[0].rstrip(".")
+    error = gist(worst.error)[0].rstrip(".")
     detail = f"{_tried(undone.count(using, *undone.TRIED))}: {error or 'no reason was given'}."
     return Verdict("warn", headline, detail, "overview", BEHIND)
 

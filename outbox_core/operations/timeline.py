@@ -16,7 +16,7 @@ from outbox_core.models import (
     Parked,
     Receipt,
 )
-from outbox_core.operations.words import CAUSES, DONE
+from outbox_core.operations.words import CAUSES, DONE, gist
 
 MOST = 200
 """Entries of one kind that are read: the newest. A message that failed a million times still has a page."""
@@ -38,7 +38,7 @@ class Entry:
     worker: str = ""
     attempt: int | None = None
     level: str = ""  # '', ok, warn, bad, dup
-    detail: str = ""  # more lines, such as where an error was raised
+    detail: str = ""  # the whole of an error of which `text` has one line
     at_consumer: bool = False
 
 
@@ -73,20 +73,19 @@ def _attempts(message: Message, using: str) -> Iterator[Entry]:
     own = attempts.filter(message=message.pk).order_by("-id")[:MOST]
     foreign = attempts.filter(foreign_id=str(message.message_id)).order_by("-id")[:MOST]
     for a in {a.pk: a for a in (*own, *foreign)}.values():
+        said, whole = gist(a.detail)
         if a.consumer:
-            said, _, where = a.detail.partition("\n")
             text = f"{a.consumer} failed at try {a.attempt}: {a.error_class}: {said}"
-            yield Entry(a.at, "failed", text, a.worker, a.attempt, "bad", where, at_consumer=True)
+            yield Entry(a.at, "failed", text, a.worker, a.attempt, "bad", whole, at_consumer=True)
         elif a.kind == "unknown":
-            text = f"Maybe sent: attempt {a.attempt} had no confirm, {a.detail}"
-            yield Entry(a.at, "maybe_sent", text, a.worker, a.attempt, "warn")
+            text = f"Maybe sent: attempt {a.attempt} had no confirm, {said}"
+            yield Entry(a.at, "maybe_sent", text, a.worker, a.attempt, "warn", whole)
         elif a.error_class == "Unroutable":
-            yield Entry(
-                a.at, "returned", f"Attempt {a.attempt} returned: {a.detail}", a.worker, a.attempt, "bad"
-            )
+            text = f"Attempt {a.attempt} returned: {said}"
+            yield Entry(a.at, "returned", text, a.worker, a.attempt, "bad", whole)
         else:
-            text = f"Attempt {a.attempt} failed: {a.error_class}: {a.detail}"
-            yield Entry(a.at, "failed", text, a.worker, a.attempt, "bad")
+            text = f"Attempt {a.attempt} failed: {a.error_class}: {said}"
+            yield Entry(a.at, "failed", text, a.worker, a.attempt, "bad", whole)
 
 
 def _dispatches(message: Message, using: str) -> Iterator[Entry]:
@@ -110,8 +109,9 @@ def _parked(message: Message, using: str) -> Iterator[Entry]:
     for p in Parked.objects.using(using).filter(message=message.pk, state="dead"):
         held = " Later messages of its key wait." if p.holds else ""
         failures = f"{p.failures} failure{'' if p.failures == 1 else 's'}"
+        said, whole = gist(p.error or p.error_class)
         yield Entry(
-            p.at, "parked", f"Gave up after {failures}: {p.error or p.error_class}.{held}", level="bad"
+            p.at, "parked", f"Gave up after {failures}: {said.rstrip('.')}.{held}", level="bad", detail=whole
         )
 
 

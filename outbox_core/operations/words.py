@@ -12,6 +12,19 @@ CAUSES = {
 }
 
 
+LONG = 240  # characters of a line that are shown before someone asks for more
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+def gist(error: str) -> tuple[str, str]:
+    """The line of an error that says what it is (the first; of a traceback the last), and all of it if that leaves
+    anything out."""
+    lines = error.strip().splitlines() or [""]
+    line = lines[-1].strip() if _TRACEBACK in lines[0] else lines[0].strip()
+    short = line if len(line) <= LONG else f"{line[: LONG - 1]}…"
+    return short, "" if short == error.strip() else error.strip()
+
+
 def duration(seconds: float) -> str:
     """A duration for people, in at most two units: 0.3 s, 12 s, 4 min 12 s, 3 h 5 min, 2 d 4 h."""
     if round(seconds, 1) < 10:

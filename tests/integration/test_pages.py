@@ -331,7 +331,26 @@ def test_where_a_handler_failed_is_folded_and_follows_what_was_received(operator
     )  # fmt: skip
     page = text(operator, f"/messages/{message.message_id}/")
     assert page.index("reports failed at try 1: ValueError: no stock") < page.index("reports received it")
-    assert re.search(r"<details>.*stock\.py:7 in take.*</details>", page, re.DOTALL)
+    assert re.search(r'<details id="more-[\d-]+failed">.*stock\.py:7 in take.*</details>', page, re.DOTALL)
+
+
+def test_a_traceback_is_folded_to_its_last_line_and_a_long_error_to_its_beginning(operator):
+    message = situations.dead()
+    trace = "Traceback (most recent call last):\n  File x, line 7\nKeyError: 'stock'"
+    for n, detail in enumerate((trace, "e" * 3000)):
+        FailedAttempt.objects.create(
+            message=message, worker="dispatcher-a", attempt=n + 7, error_class="Odd", detail=detail,
+            fingerprint="f" * 16, kind="transient",
+        )  # fmt: skip
+    page = unescape(text(operator, f"/messages/{message.message_id}/"))
+    line, folded = re.findall(
+        r"<p>Attempt 7 failed: (.*?)</p><details id[^>]*>(.*?)</details>", page, re.DOTALL
+    )[0]
+    assert line.startswith("Odd: KeyError: 'stock'") and "File x" not in line
+    assert "File x, line 7" in folded
+    (line,) = re.findall(r"<p>Attempt 8 failed: Odd: (e+)…", page)
+    assert len(line) < 250
+    assert "e" * 3000 in page
 
 
 def test_no_page_depends_on_a_middleware_for_htmx(operator, settings):

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from dashboard import filters, payload, series, story, wording
 from outbox_core import jsontext
+from outbox_core.operations import words
 from outbox_core.operations.masking import mask as masked
 from outbox_core.operations.masking import plain
 from outbox_core.operations.timeline import Entry
 
+TRACE = "Traceback (most recent call last):\n  x\nKeyError: 1"
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 numbers = st.integers() | st.decimals(allow_nan=False, allow_infinity=False, places=3)
@@ -164,6 +166,21 @@ def test_equal_errors_are_folded_and_gaps_are_shown():
     assert lines[0].gap == timedelta(minutes=1)
     assert lines[2].gap == timedelta(minutes=4)
     assert lines[3].gap is None
+
+
+@pytest.mark.parametrize(
+    ("error", "line", "whole"),
+    [
+        ("no stock", "no stock", ""),
+        ("  no stock \n", "no stock", ""),
+        ("no stock\n  stock.py:7 in take", "no stock", "no stock\n  stock.py:7 in take"),
+        (TRACE, "KeyError: 1", TRACE),
+        ("x" * 241, "x" * 239 + "…", "x" * 241),
+        ("", "", ""),
+    ],
+)
+def test_the_line_that_says_what_an_error_is(error, line, whole):
+    assert words.gist(error) == (line, whole)
 
 
 def test_different_errors_are_not_folded():
