@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,7 +34,10 @@ class Row:
     def seen(self) -> str:
         """What a page tells that it shows: it is drawn anew when this has changed."""
         at = self.unfinished
-        return self.standing.version + (f".{at.consumer}.{at.state}.{at.attempts}" if at else "")
+        if at is None:
+            return self.standing.version
+        # Short: the browser names all its rows in one address.
+        return f"{self.standing.version}.{zlib.crc32(f'{at.consumer} {at.state} {at.attempts}'.encode()):x}"
 
     @property
     def level(self) -> str:

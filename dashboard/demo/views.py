@@ -35,6 +35,7 @@ def demo(request: HttpRequest) -> HttpResponse:
         "poison": faults.switch(faults.POISON),
         "traffic": faults.switch(faults.TRAFFIC),
         "fastest": faults.FASTEST_TRAFFIC,
+        "slowest": faults.SLOWEST,
         "may_act": allows(request.user, OPERATE),
     }
     return answers.page(request, "demo", context, lambda: _json(context))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.db import Error
@@ -43,20 +43,21 @@ def verdict(using: str = "default") -> Verdict:
     if not alive:
         return _no_dispatcher(dispatchers, now, waiting, waits)
     dead = stats.capped(Parked.objects.using(using).filter(state="dead").order_by())
+    # None of these follows from another, so the first of them names the others too.
+    apart = [_dead(dead, using), _failing_road(using, now), _given_up(using), _tried_for_long(using, now)]
     found = [
         _broker(alive, waiting, waits, now),
         _behind(waiting, due),
-        _dead(dead, using),
-        _failing_road(using, now),
-        _given_up(using),
-        _tried_for_long(using, now),
+        *apart,
         _behind_another(aside),
         _some_broker(alive),
         _no_consumer(workers, now),
         _well(using, waiting, waits),
     ]
     told = [v for v in found if v is not None]
-    return next((v for v in told if v.level == "bad"), told[0])
+    worst = next((v for v in told if v.level == "bad"), told[0])
+    others = [v.headline for v in apart if v is not None and v is not worst] if worst in apart else []
+    return replace(worst, detail=" Also: ".join([worst.detail, *others]))
 
 
 def _alive(worker: Worker, now: datetime) -> bool:

@@ -225,3 +225,15 @@ def test_one_that_has_taken_nothing_for_long_is_an_alarm(outbox_settings: Any) -
     v = verdict()
     assert (v.level, v.code) == ("bad", 1)
     assert "takes no order.paid" in v.headline
+
+
+def test_what_is_wrong_elsewhere_is_named_too() -> None:
+    worker()
+    dead()
+    for _ in range(2):
+        situations.received(situations.dispatched(), "dead")
+    v = verdict()
+    assert v.headline == "1 message could not be delivered and needs a decision."
+    assert v.detail == (
+        "No other message waits behind it. Also: 2 messages were delivered, but a consumer gave them up."
+    )
