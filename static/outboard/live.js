@@ -63,6 +63,14 @@ const toggle = () => {
   if (!paused) want();
 };
 
+// What is pressed stays until it is released: an element that is replaced between the two gets no click.
+let pressed = null, held = false;
+const press = (event) => { pressed = event.target; };
+const release = () => setTimeout(() => {
+  pressed = null;
+  if (held) { held = false; want(); }
+});
+
 // What the viewer has opened, ticked or focused in a part goes over into its new version.
 const texts = new Map();
 let focused = "";
@@ -75,6 +83,7 @@ const beforeSwap = (event) => {
   const { target, fragment } = event.detail;
   const fresh = fragment.firstElementChild;
   if (!target.id || fragment.children.length !== 1 || fresh?.id !== target.id) return;
+  if (pressed && target.contains(pressed)) { held = true; event.detail.shouldSwap = false; return; }
   const text = plain(fresh);
   if (texts.get(target.id) === text) { event.detail.shouldSwap = false; return; }
   texts.set(target.id, text);
@@ -113,6 +122,9 @@ if (refresh && socketElement) {
   body.addEventListener("outboard:want", () => want());
   body.addEventListener("outboard:pause", toggle);
   document.getElementById("pause")?.addEventListener("click", toggle);
+  addEventListener("pointerdown", press, true);
+  addEventListener("pointerup", release, true);
+  addEventListener("pointercancel", release, true);
   document.addEventListener("visibilitychange", () => { show(); if (!document.hidden) want(); });
   addEventListener("pageshow", (event) => { if (event.persisted) want(); });
   setInterval(() => { if (!running && performance.now() - finished > NET) want(); }, 1000);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from outbox_core.models import Parked
 from outbox_core.operations import verbs
 from tests.browser.visits import live, person, sign_in
 from tests.integration import situations
@@ -31,6 +32,25 @@ def test_rows_never_move_under_the_pointer(live_server_daphne, browser):
         "rows => rows.map(row => row.dataset.messageId)"
     )
     assert ids == [str(new.message_id), str(old.message_id)]
+
+
+def test_a_button_that_is_pressed_stays_until_it_is_released(live_server_daphne, browser):
+    message = situations.dead()
+    page = live(
+        sign_in(browser.new_page(), live_server_daphne, "operator", f"/messages/{message.message_id}/")
+    )
+    box = page.locator("[data-verb=mark]").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    Parked.objects.update(failures=42)
+    with page.expect_event("requestfinished", lambda request: "/messages/" in request.url):
+        page.evaluate("document.body.dispatchEvent(new CustomEvent('outboard:want'))")
+    page.wait_for_timeout(300)  # it would be replaced by now
+    assert "42 failures" not in page.locator("#head").inner_text()
+    page.mouse.up()
+    page.wait_for_selector("dialog#operation[open]")
+    page.locator("#head", has_text="42 failures").wait_for()
 
 
 def test_a_row_that_changed_is_grey_and_cannot_be_selected(live_server_daphne, browser):
