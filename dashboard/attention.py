@@ -15,7 +15,7 @@ from django.utils.translation import ngettext
 from dashboard import wording
 from dashboard.reasons import first_line
 from outbox_core.models import Handling, Parked, Pending
-from outbox_core.operations import roads
+from outbox_core.operations import counting, roads
 from outbox_core.operations.reception import known
 
 CAP = 10_000  # rows that are looked at
@@ -87,7 +87,7 @@ def _stranded(using: str) -> list[Need]:
     return [
         Need(
             "pending",
-            wording.compact(min(road.count, roads.CAP)) + ("+" if road.count > roads.CAP else ""),
+            wording.compact(min(road.count, counting.CAP)) + ("+" if road.count > counting.CAP else ""),
             road.type,
             road.destination,
             road.why or _("Its messages fail alike."),

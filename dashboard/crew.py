@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 from dashboard import wording
 from outbox_core.heartbeat import alive_for
 from outbox_core.models import Partition, Worker
+from outbox_core.operations import stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +84,9 @@ def _judge(worker: Worker, now: datetime, mark: str) -> Hand:
 
 
 def as_json(hand: Hand) -> dict[str, object]:
-    """A worker as the JSON list has it. What a silent one said of itself last is no longer true, and not told."""
+    """A worker as the JSON list has it."""
     w = hand.worker
-    said = {
-        "partitions": w.partitions,
-        "rate": round(w.rate, 1),
-        "broker": w.broker,
-        "broker_detail": w.broker_detail,
-    }
     return {
-        "kind": w.kind, "name": w.name, "host": w.host, "pid": w.pid, "version": w.version, "started_at": w.started_at,
-        "heartbeat": w.heartbeat, "heartbeat_age_seconds": round(hand.silent, 3),
-        **(said if hand.alive else {"partitions": 0, "rate": 0, "broker": "", "broker_detail": ""}),
-        "wakeup": w.wakeup, "level": hand.level, "note": hand.note,
+        **stats.worker(w, hand.silent), "started_at": w.started_at, "heartbeat": w.heartbeat,
+        "broker_detail": w.broker_detail if hand.alive else "", "level": hand.level, "note": hand.note,
     }  # fmt: skip

@@ -13,7 +13,7 @@ from django.http import QueryDict
 from dashboard.filters import as_uuid, clean, moment
 from outbox_core.inbox.registry import subscriptions
 from outbox_core.models import Duplicate, Message, Receipt
-from outbox_core.operations.stats import capped
+from outbox_core.operations.counting import capped
 
 PRODUCER = "-"  # stands in an address for the empty consumer: a producer published the same id again
 

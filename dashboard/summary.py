@@ -15,7 +15,7 @@ from dashboard import wording
 from dashboard.series import Chart, Line
 from outbox_core.conf import settings
 from outbox_core.models import Duplicate
-from outbox_core.operations import stats, undone
+from outbox_core.operations import counting, stats, undone
 from outbox_core.operations.stats import Point
 
 WINDOWS = {
@@ -108,7 +108,7 @@ def _flowing(using: str, hour: Sequence[Point], now: datetime) -> list[Number]:
     p95 = stats.latency(using, "dispatched", 0.95, now - HOUR)
     # From the ledger: publish() writes no tally for a producer's duplicate.
     seen = Duplicate.objects.using(using).filter(at__gte=now - HOUR)
-    many, differ = stats.capped(seen), stats.capped(seen.filter(same_payload=False))
+    many, differ = counting.capped(seen), counting.capped(seen.filter(same_payload=False))
     recent = _list("dispatched", since="1h")
     dispatched = Number(
         "dispatched", _("Dispatched, 1 h"), wording.compact(sent), sent, recent,
@@ -146,7 +146,7 @@ def throughput(using: str, now: datetime, window: str) -> Chart:
 
 def capped(count: int) -> str:
     """A count of `stats.counts`: "10k+" stands for more than its cap."""
-    return f"{wording.compact(stats.CAP)}+" if count > stats.CAP else wording.compact(count)
+    return f"{wording.compact(counting.CAP)}+" if count > counting.CAP else wording.compact(count)
 
 
 def _values(points: Sequence[Point], kind: str) -> list[int]:

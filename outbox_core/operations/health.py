@@ -14,6 +14,7 @@ from outbox_core.heartbeat import alive_for
 from outbox_core.inbox.registry import subscriptions
 from outbox_core.models import Parked, Pending, Worker
 from outbox_core.operations import roads, stats, undone
+from outbox_core.operations.counting import CAP, capped
 from outbox_core.operations.words import duration, gist, plural
 
 WELL, BEHIND, NO_DISPATCHER = 0, 1, 2
@@ -39,10 +40,10 @@ def verdict(using: str = "default") -> Verdict:
     alive = [w for w in dispatchers if _alive(w, now)]
     due, aside = stats.waits(using)
     waits = max(due, aside)
-    waiting = stats.capped(Pending.objects.using(using).filter(scheduled=False).order_by())
+    waiting = capped(Pending.objects.using(using).filter(scheduled=False).order_by())
     if not alive:
         return _no_dispatcher(dispatchers, now, waiting, waits)
-    dead = stats.capped(Parked.objects.using(using).filter(state="dead").order_by())
+    dead = capped(Parked.objects.using(using).filter(state="dead").order_by())
     # None of these follows from another, so the first of them names the others too.
     apart = [_dead(dead, using), _failing_road(using, now), _given_up(using), _tried_for_long(using, now)]
     found = [
@@ -66,8 +67,8 @@ def _alive(worker: Worker, now: datetime) -> bool:
 
 def _count(waiting: int) -> str:
     return (
-        f"more than {stats.CAP:,} messages wait"
-        if waiting > stats.CAP
+        f"more than {CAP:,} messages wait"
+        if waiting > CAP
         else f"{plural(waiting, 'message')} {'waits' if waiting == 1 else 'wait'}"
     )
 
@@ -133,7 +134,7 @@ def _behind(waiting: int, waits: float) -> Verdict | None:
 def _dead(dead: int, using: str) -> Verdict | None:
     if not dead:
         return None
-    many = f"More than {stats.CAP:,} messages" if dead > stats.CAP else plural(dead, "message")
+    many = f"More than {CAP:,} messages" if dead > CAP else plural(dead, "message")
     headline = f"{many} could not be delivered and {'needs' if dead == 1 else 'need'} a decision."
     them = "it" if dead == 1 else "them"
     if _something_is_held(using):
@@ -168,7 +169,7 @@ def _given_up(using: str) -> Verdict | None:
     dead = undone.count(using, *undone.GIVEN_UP)
     if not dead:
         return None
-    many = f"More than {undone.CAP:,} messages" if dead > undone.CAP else plural(dead, "message")
+    many = f"More than {CAP:,} messages" if dead > CAP else plural(dead, "message")
     were, them = ("was", "it") if dead == 1 else ("were", "them")
     headline = f"{many} {were} delivered, but a consumer gave {them} up."
     behind = undone.count(using, "waiting")
@@ -191,11 +192,7 @@ def _tried_for_long(using: str, now: datetime) -> Verdict | None:
 
 
 def _tried(many: int) -> str:
-    count = (
-        f"More than {undone.CAP:,} messages are"
-        if many > undone.CAP
-        else plural(many, "message is", "messages are")
-    )
+    count = f"More than {CAP:,} messages are" if many > CAP else plural(many, "message is", "messages are")
     return f"{count} tried again at consumers"
 
 

@@ -10,16 +10,16 @@ from django.db.models import Count, Min
 from outbox_core.clock import database_now
 from outbox_core.heartbeat import alive_for
 from outbox_core.models import Message, Pending, Worker
+from outbox_core.operations.counting import CAP
 from outbox_core.outbox.sql import Dialect
 from outbox_core.outbox.stranding import stranded_roads
 
 MOST = 8  # roads that are told
-CAP = 10_000  # rows that are counted of each
 
 
 @dataclass(frozen=True, slots=True)
 class Road:
-    """A destination and type of which messages are stranded: how many (more than `CAP` shows as one more), since when
+    """A destination and type of which messages are stranded: how many (CAP + 1 stands for more), since when
     the oldest waits, and what its dispatcher says of it."""
 
     destination: str

@@ -25,9 +25,9 @@ from outbox_core.models import (
     Worker,
 )
 from outbox_core.operations import undone
+from outbox_core.operations.counting import CAP, capped
 from outbox_core.outbox.sql import Dialect
 
-CAP = 10_000
 ASIDE_SCAN = 5_000  # rows set aside that a page looks at, at most
 SCAN = 100_000  # rows of the queue that a page looks at, at most
 
@@ -124,16 +124,19 @@ def workers(using: str = "default", now: datetime | None = None) -> list[dict[st
     without what they said of themselves, which is no longer true."""
     now = now or database_now(using)
     rows = Worker.objects.using(using).order_by("kind", "name")
-    return sorted((_worker(w, now) for w in rows), key=lambda w: bool(w["silent"]))
+    return sorted(
+        (worker(w, (now - w.heartbeat).total_seconds()) for w in rows), key=lambda w: bool(w["silent"])
+    )
 
 
-def _worker(w: Worker, now: datetime) -> dict[str, Any]:
-    silent = now - w.heartbeat > alive_for()
+def worker(w: Worker, age: float) -> dict[str, Any]:
+    """One worker, heard of `age` seconds ago. What a silent one said of itself last is no longer true, and not told."""
+    silent = age > alive_for().total_seconds()
+    said = {"partitions": w.partitions, "rate": round(w.rate, 1), "broker": w.broker}
     return {
         "kind": w.kind, "name": w.name, "host": w.host, "pid": w.pid, "version": w.version,
-        "heartbeat_age_seconds": max(0.0, round((now - w.heartbeat).total_seconds(), 3)), "silent": silent,
-        "partitions": 0 if silent else w.partitions, "rate": 0.0 if silent else round(w.rate, 1),
-        "broker": "" if silent else w.broker, "wakeup": w.wakeup,
+        "heartbeat_age_seconds": max(0.0, round(age, 3)), "silent": silent,
+        **({"partitions": 0, "rate": 0.0, "broker": ""} if silent else said), "wakeup": w.wakeup,
     }  # fmt: skip
 
 
@@ -153,11 +156,6 @@ def counts(using: str = "default", cap: int = CAP) -> dict[str, int]:
     for state in ("dead", "marked", "discarded"):
         found[state] = capped(Parked.objects.using(using).filter(state=state).order_by(), cap)
     return found
-
-
-def capped(rows: Any, cap: int = CAP) -> int:
-    """How many rows there are, counted up to `cap`: cap + 1 stands for more."""
-    return int(rows.values("pk")[: cap + 1].count())
 
 
 def _queued(using: str, cap: int) -> dict[str, int]:

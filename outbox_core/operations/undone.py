@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from outbox_core.models import Handling
+from outbox_core.operations.counting import CAP, capped
 
 GIVEN_UP = ("dead", "undecodable")
 TRIED = ("retrying", "waiting")  # waiting: behind one of its key that is tried, or was given up
-CAP = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class Failing:
     error: str
 
 
-def count(using: str, *states: str, cap: int = CAP) -> int:
-    """How many stand in these states, counted up to `cap`: cap + 1 stands for more. Index: handling_state."""
-    return int(_rows(using).filter(state__in=states).values("pk")[: cap + 1].count())
+def count(using: str, *states: str) -> int:
+    """How many stand in these states, up to the cap of `capped`. Index: handling_state."""
+    return capped(_rows(using).filter(state__in=states))
 
 
 def failing(using: str) -> Failing | None:

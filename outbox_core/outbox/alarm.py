@@ -10,8 +10,8 @@ import logging
 from collections.abc import Collection
 
 from outbox_core.outbox import leases
-from outbox_core.outbox.queue import PARKED, PENDING, Place, promote
-from outbox_core.outbox.sql import Dialect, exclusive
+from outbox_core.outbox.queue import ASIDE, PENDING, Place, first_in_lane, held, promote
+from outbox_core.outbox.sql import Dialect, exclusive, glance
 
 log = logging.getLogger("outbox.alarm")
 
@@ -30,12 +30,7 @@ WITH RECURSIVE keys(partition, key) AS (
     UNION ALL
     SELECT p.partition, p.key FROM keys k JOIN {PENDING} p
     ON p.message = ({_NEXT.format(aside="{aside}", after="k.partition, k.key")}))
-SELECT k.partition, k.key,
-       (SELECT l.available_at IS NULL AND NOT l.stranded FROM {PENDING} l {{lane}}
-        WHERE l.partition = k.partition AND l.key = k.key AND NOT (l.key = '') AND NOT l.scheduled
-        ORDER BY l.position LIMIT 1)
-       AND (SELECT 1 FROM {PARKED} h {{holds}}
-            WHERE h.partition = k.partition AND h.key = k.key AND h.holds LIMIT 1) IS NULL
+SELECT k.partition, k.key, {first_in_lane(ASIDE, "k")} AND {held("k")} IS NULL
 FROM (SELECT partition, key FROM keys LIMIT %s) k"""
 
 
@@ -69,17 +64,12 @@ class Alarm:
 def behind_nothing(using: str, after: Place = BEGINNING, limit: int = KEYS) -> tuple[list[Place], Place]:
     """Of up to `limit` keys after `after`: those whose first row is set aside though nothing is before it, and the
     place to go on from (BEGINNING if that was all). Takes no lock. Indexes: aside, lane, holds."""
-    db = Dialect(using)
-    if db.postgresql:
-        with exclusive(using, hot=True):
-            rows = _scan(db, after, limit)
-    else:
+    with glance(using) as db:
         rows = _scan(db, after, limit)
     found = [(partition, key) for partition, key, alone in rows if alone]
     return found, (rows[-1][0], rows[-1][1]) if len(rows) == limit else BEGINNING
 
 
 def _scan(db: Dialect, after: Place, limit: int) -> list[tuple[int, str, bool]]:
-    names = ("aside", "lane", "holds")
-    index = {name: "" if db.postgresql else f"INDEXED BY outbox_{name}" for name in names}
-    return [(p, k, bool(alone)) for p, k, alone in db.execute(_SCAN.format(**index), [*after, limit])]
+    indexes = {name: db.index(f"outbox_{name}") for name in ("aside", "lane", "holds")}
+    return [(p, k, bool(alone)) for p, k, alone in db.execute(_SCAN.format(**indexes), [*after, limit])]

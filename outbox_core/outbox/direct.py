@@ -32,7 +32,7 @@ from outbox_core.outbox.leases import decode
 from outbox_core.outbox.load import unsent, write_lanes
 from outbox_core.outbox.queue import Row
 from outbox_core.outbox.settle import Settler
-from outbox_core.outbox.sql import exclusive
+from outbox_core.outbox.sql import Dialect, exclusive
 from outbox_core.transports import transport
 from outbox_core.transports.base import Publisher
 
@@ -42,7 +42,6 @@ MARGIN = 1.0  # seconds before the end of the grace after which nothing is writt
 ROOM = 10_000  # messages that wait in a process, at most; the dispatcher gets what finds no room
 FAREWELL = 2.0  # seconds that a process waits at its end for confirms
 GATHER = 0.002  # seconds to let confirms gather before they are settled together
-LONGEST_REST = 0.25  # seconds to leave SQLite's write lock to others after a settle, at most
 
 
 def offer(using: str, messages: Sequence[Message], started: float) -> None:
@@ -200,9 +199,7 @@ class Sender:
         if any(a.sent for a in answers):
             crash.point("settled")
         self._announcer.note()
-        if connections[self.using].vendor != "postgresql":
-            # SQLite's waiting for the write lock is not fair: leave it to others for as long as it was held.
-            time.sleep(min(LONGEST_REST, time.monotonic() - began))
+        Dialect(self.using).rest(began)
 
 
 def settle(using: str, worker: str, answers: Sequence[Answer], rng: random.Random) -> list[Answer]:

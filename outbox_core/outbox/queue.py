@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from outbox_core.models import Message, Parked, Pending
 from outbox_core.outbox.outgoing import partition_of
-from outbox_core.outbox.sql import Dialect, exclusive
+from outbox_core.outbox.sql import Dialect, glance
 
 __all__ = [
     "START", "Floor", "Row", "due_in", "followers", "next_position", "partition_of", "place", "promote", "read",
@@ -77,12 +77,32 @@ _ROW = (
     "p.late, p.cause, p.operation, p.type, p.destination, p.available_at"
 )
 
-# LIMIT keeps PostgreSQL from answering by a hash of all that is held: a probe each, whatever it believes of the table.
-_FREE = f"""(p.key = '' OR (
-    (SELECT 1 FROM {PENDING} q {{lane}} WHERE q.partition = p.partition AND q.key = p.key AND NOT (q.key = '')
-     AND NOT q.scheduled AND q.position < p.position LIMIT 1) IS NULL
-    AND (SELECT 1 FROM {PARKED} h {{holds}} WHERE h.partition = p.partition AND h.key = p.key AND h.holds
-         LIMIT 1) IS NULL))"""
+
+def held(row: str) -> str:
+    """SQL: 1 if a dead message holds the key of `row`, else NULL. Index: `{holds}`.
+
+    LIMIT keeps PostgreSQL from answering by a hash of all that is held: a probe each, whatever it believes of it.
+    """
+    return (
+        f"(SELECT 1 FROM {PARKED} h {{holds}} WHERE h.partition = {row}.partition AND h.key = {row}.key AND h.holds "
+        "LIMIT 1)"
+    )
+
+
+def first_in_lane(what: str, row: str, before: str = "") -> str:
+    """SQL: `what` of `l`, the first row in the lane of the key of `row`, and `before` a position if one is named.
+    Index: `{lane}`."""
+    end = f"AND l.position < {before} " if before else ""
+    return (
+        f"(SELECT {what} FROM {PENDING} l {{lane}} WHERE l.partition = {row}.partition AND l.key = {row}.key "
+        f"AND NOT (l.key = '') AND NOT l.scheduled {end}ORDER BY l.position LIMIT 1)"
+    )
+
+
+ASIDE = "l.available_at IS NULL AND NOT l.stranded"
+"""SQL: whether `l` was set aside behind another of its key."""
+
+_FREE = f"(p.key = '' OR ({first_in_lane('1', 'p', 'p.position')} IS NULL AND {held('p')} IS NULL))"
 
 _READ_POSTGRESQL = f"""
 SELECT {_ROW}, {_FREE.format(lane="", holds="")}
@@ -188,19 +208,19 @@ def _from_sqlite(db: Dialect, row: tuple[Any, ...]) -> Row:
 def due_in(db: Dialect, floors: Mapping[int, Floor]) -> bool:
     """Is anything due above the floors of these partitions? Writes nothing, and takes no lock. Index: ready."""
     now = db.now()
-    if db.postgresql:
-        with exclusive(db.using, hot=True):
+    with glance(db.using):
+        if db.postgresql:
             columns = [
                 list(floors),
                 [f.available_at for f in floors.values()],
                 [f.position for f in floors.values()],
             ]
             return bool(db.execute(_DUE_POSTGRESQL, [*columns, now]))
-    due = db.to_database(now)
-    return any(
-        db.execute(_DUE_SQLITE, [partition, due, db.to_database(floor.available_at), floor.position])
-        for partition, floor in floors.items()
-    )
+        due = db.to_database(now)
+        return any(
+            db.execute(_DUE_SQLITE, [partition, due, db.to_database(floor.available_at), floor.position])
+            for partition, floor in floors.items()
+        )
 
 
 def set_aside(db: Dialect, ids: Collection[int]) -> None:
@@ -225,16 +245,12 @@ def promote(using: str | Dialect, keys: Iterable[Place]) -> list[Place]:
     if not lanes:
         return []
     table, parameters = db.table("k", {"partition": "smallint", "key": "text"}, lanes)
-    lane, holds = ("", "") if db.postgresql else ("INDEXED BY outbox_lane", "INDEXED BY outbox_holds")
     # Found by primary key alone: a condition on available_at here lets a planner that believes the table to be empty
     # walk through everything that is set aside.
-    firsts = f"""
-        SELECT (SELECT CASE WHEN p.available_at IS NULL AND NOT p.stranded THEN p.message END FROM {PENDING} p {lane}
-                WHERE p.partition = k.partition AND p.key = k.key AND NOT (p.key = '') AND NOT p.scheduled
-                ORDER BY p.position LIMIT 1)
-        FROM {table}
-        WHERE (SELECT 1 FROM {PARKED} h {holds}
-               WHERE h.partition = k.partition AND h.key = k.key AND h.holds LIMIT 1) IS NULL"""
+    first = first_in_lane(f"CASE WHEN {ASIDE} THEN l.message END", "k")
+    firsts = f"SELECT {first} FROM {table} WHERE {held('k')} IS NULL".format(
+        lane=db.index("outbox_lane"), holds=db.index("outbox_holds")
+    )
     found = f"= ANY(ARRAY({firsts}))" if db.postgresql else f"IN ({firsts})"
     return db.execute(
         f"UPDATE {PENDING} SET available_at = %s WHERE message {found} RETURNING partition, key",

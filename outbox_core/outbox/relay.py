@@ -24,7 +24,7 @@ from outbox_core.outbox.circuits import Circuits
 from outbox_core.outbox.late import record_late
 from outbox_core.outbox.load import load, unsent
 from outbox_core.outbox.reading import Reading
-from outbox_core.outbox.sql import exclusive
+from outbox_core.outbox.sql import Dialect, exclusive
 from outbox_core.outbox.turn import Memory, Turn
 from outbox_core.shutdown import Stop
 from outbox_core.transports import transport
@@ -33,8 +33,6 @@ from outbox_core.transports.base import Publisher
 log = logging.getLogger("outbox.dispatcher")
 
 T = TypeVar("T")
-
-LONGEST_REST = 0.25  # seconds to leave SQLite's write lock to others after a turn, at most
 
 
 class Relay:
@@ -69,9 +67,7 @@ class Relay:
         began = time.monotonic()
         turn.commit(self.using, self.name, self.reading, self.rng)
         self._adopt(turn)
-        if connections[self.using].vendor != "postgresql":
-            # SQLite's waiting for the write lock is not fair: leave it to others for as long as it was held.
-            time.sleep(min(LONGEST_REST, time.monotonic() - began))
+        Dialect(self.using).rest(began)
 
     def _adopt(self, turn: Turn) -> None:
         """The turn has committed: what it knew is what we know, and its batch may go."""
@@ -125,19 +121,11 @@ class Relay:
         """Did the turn commit? Ask the lease: it waits for the old session. Then go on from what is true."""
         self.reading.forget()
         self.stumbled = True
-        pause, began = 0.05, time.monotonic()
-        while not stop.is_set():
-            connections[self.using].close()
-            try:
-                number = leases.committed_turns(self.using, self.memory.token)
-                break
-            except (DatabaseError, InterfaceError):
-                if self._out_of_patience(began):
-                    raise
-                stop.wait(pause)
-                pause = min(1.0, pause * 2)
-        else:
+        connections[self.using].close()
+        found = self._until_answered(stop, lambda: (leases.committed_turns(self.using, self.memory.token),))
+        if found is None:
             return
+        (number,) = found
         if number is None:
             self._fenced(stop)
         elif turn is not None and number > self.memory.number:
@@ -158,22 +146,26 @@ class Relay:
 
     def join(self, stop: Stop) -> None:
         """Commit a new lease. Waits for the database until `stop`, or raises when out of patience."""
+        if token := self._until_answered(stop, lambda: leases.join(self.using, self.name), "Cannot join"):
+            self.memory = Memory(token)
+        self.reading.forget()
+
+    def _until_answered(self, stop: Stop, ask: Callable[[], T], said: str = "") -> T | None:
+        """Ask the database until it answers; None if the stop came first. Raises what it raises when out of patience.
+        `said` is logged with each error."""
         pause, began = 0.05, time.monotonic()
         while not stop.is_set():
             try:
-                self.memory = Memory(leases.join(self.using, self.name))
-                break
+                return ask()
             except (DatabaseError, InterfaceError) as error:
-                log.warning("Cannot join: %s", error, extra={"action": "join_failed"})
+                if said:
+                    log.warning("%s: %s", said, error, extra={"action": "join_failed"})
                 connections[self.using].close()
-                if self._out_of_patience(began):
+                if self.patience is not None and time.monotonic() - began > self.patience:
                     raise
                 stop.wait(pause)
                 pause = min(1.0, pause * 2)
-        self.reading.forget()
-
-    def _out_of_patience(self, began: float) -> bool:
-        return self.patience is not None and time.monotonic() - began > self.patience
+        return None
 
     def record_late(self) -> None:
         """Commit the confirms that came after a fence."""

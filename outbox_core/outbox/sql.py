@@ -6,6 +6,7 @@ A list is one parameter on both (an array, or JSON), so a statement's text never
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,8 @@ from typing import Any
 from django.db import connections, transaction
 
 from outbox_core.conf import settings
+
+LONGEST_REST = 0.25  # seconds to leave SQLite's write lock to others, at most
 
 
 class Dialect:
@@ -54,6 +57,16 @@ class Dialect:
             ]
         fields = ", ".join(f"json_extract(value, '$[{i}]') AS {column}" for i, column in enumerate(columns))
         return f"(SELECT {fields} FROM json_each(%s)) AS {name}", [json.dumps([list(row) for row in rows])]
+
+    def index(self, name: str) -> str:
+        """The index that a FROM item is read by: SQLite is told, PostgreSQL held to the indexes by `exclusive`."""
+        return "" if self.postgresql else f"INDEXED BY {name}"
+
+    def rest(self, began: float) -> None:
+        """After a transaction that wrote since `began` (`time.monotonic()`): SQLite's waiting for the write lock is not
+        fair, so leave it to others for as long as it was held."""
+        if not self.postgresql:
+            time.sleep(min(LONGEST_REST, time.monotonic() - began))
 
     def lock(self, clause: str) -> str:
         """A locking clause; SQLite's write transaction is the lock there."""
@@ -113,4 +126,16 @@ def exclusive(using: str, *, hot: bool = False) -> Iterator[Dialect]:
         if dialect.postgresql:
             idle = f"{int(settings.LEASE * 500)}ms"
             dialect.execute(_LIMITS + (_TO_THE_INDEXES if hot else ""), [idle, idle])
+        yield dialect
+
+
+@contextmanager
+def glance(using: str) -> Iterator[Dialect]:
+    """For a look that changes nothing, by the indexes alone. On SQLite outside a transaction: one would take the only
+    write lock."""
+    dialect = Dialect(using)
+    if not dialect.postgresql:
+        yield dialect
+        return
+    with exclusive(using, hot=True):
         yield dialect

@@ -35,7 +35,7 @@ def unstrand(db: Dialect, road: Road, partitions: Sequence[int], now: datetime, 
     if db.postgresql:
         found += db.execute(_OF_PARTITIONS, [list(partitions), *road, limit, limit])
     else:
-        statement = _OF_A_ROAD.format(index="INDEXED BY outbox_stranded", partition="%s")
+        statement = _OF_A_ROAD.format(index=db.index("outbox_stranded"), partition="%s")
         for partition in partitions:
             if (room := limit - len(found)) > 0:
                 found += db.execute(statement, [*road, partition, room])
@@ -52,7 +52,7 @@ def unstrand(db: Dialect, road: Road, partitions: Sequence[int], now: datetime, 
 
 def stranded_roads(db: Dialect, limit: int = 1000) -> list[Road]:
     """The roads of which anything is stranded, whoever owns it: one probe of the index each. Index: stranded."""
-    index = "" if db.postgresql else "INDEXED BY outbox_stranded"
+    index = db.index("outbox_stranded")
     first = _FIRST.format(index=index, after="")
     next_ = _FIRST.format(index=index, after=" AND (q.destination, q.type) > (r.destination, r.type)")
     rows = db.execute(

@@ -9,9 +9,11 @@ from typing import Any
 
 import pika
 import pytest
+from django.contrib.auth.models import Group
 from django.db import transaction
 
 from outbox_core import Outgoing, publish_many
+from outbox_core import publish as publish_one
 from outbox_core.envelope import write
 from outbox_core.models import Dispatch, Message, Pending
 from outbox_core.transports import transport
@@ -132,8 +134,6 @@ def test_keys_cost_little(board: Board, queue: Callable[[], int], dispatcher: No
 
 
 def test_publishing_costs_little(board: Board, queue: Callable[[], int]) -> None:
-    from django.contrib.auth.models import Group
-
     def business(then: Callable[[int], object]) -> float:
         began = time.perf_counter()
         for n in range(FEW):
@@ -141,8 +141,6 @@ def test_publishing_costs_little(board: Board, queue: Callable[[], int]) -> None
                 Group.objects.update_or_create(name="bench", defaults={"name": "bench"})
                 then(n)
         return (time.perf_counter() - began) / FEW * 1000
-
-    from outbox_core import publish as publish_one
 
     board.compare(
         "a business transaction with publish() / without", lambda: business(lambda n: publish_one("bench.made", BODY)),
@@ -155,8 +153,6 @@ def test_latency_from_commit_to_confirm(
     board: Board, amqp: str, queue: Callable[[], int], dispatcher: None
 ) -> None:
     """Against the shortest way there is: a publish of pika's own with its confirm."""
-    from outbox_core import publish as publish_one
-
     made = sends(FEW)
     Dispatch.objects.all().delete()
 
