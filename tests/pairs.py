@@ -1,6 +1,7 @@
 """`python -m tests.pairs [pytest arguments]`: the tests on both pairs side by side, or on the one that PAIR names.
 
-The first pair's output is shown as it comes, the other's after it. Exit code 0 only if both passed.
+The real pair takes longer, so its browser tests run after the embedded pair's, on the other core's time. The first
+session's output is shown as it comes, that of the others after it. Exit code 0 only if all passed.
 """
 
 from __future__ import annotations
@@ -10,56 +11,100 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
-PAIRS = ("embedded", "real")
 PASSED, NO_TESTS = 0, 5  # exit codes of pytest
+BROWSER = "tests/browser"
+
+
+@dataclass(slots=True)
+class Session:
+    """One run of pytest on a pair. `output`: where what it writes is kept; None to let it through."""
+
+    name: str
+    pair: str
+    arguments: list[str]
+    output: IO[bytes] | None = None
+    process: subprocess.Popen[bytes] | None = None
+    code: int | None = None
+
+    def run(self) -> None:
+        """Start it and wait for its end."""
+        # Or the sessions overwrite each other's.
+        cache = ["-o", f"cache_dir=.pytest_cache/{self.name.replace(' ', '-')}"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *cache, *self.arguments],
+            env={**os.environ, "PAIR": self.pair, "PYTHONUNBUFFERED": "1"},
+            cwd=ROOT,
+            stdout=self.output,
+            stderr=self.output and subprocess.STDOUT,
+        )
+        self.code = self.process.wait()
+
+    @property
+    def verdict(self) -> str:
+        if self.code is None:
+            return "not run"
+        return {PASSED: "passed", NO_TESTS: "no tests"}.get(self.code, f"failed (exit code {self.code})")
 
 
 def main(arguments: list[str]) -> int:
-    named = os.environ.get("PAIR")
-    if named:
-        return _start(named, arguments, None).wait()
-    with tempfile.TemporaryFile() as later:
-        first, second = _start(PAIRS[0], arguments, None), _start(PAIRS[1], arguments, later)
-        _pass_on_signals(first, second)
-        codes = {PAIRS[0]: first.wait()}
-        print(f"\n--- PAIR={PAIRS[0]} ended; PAIR={PAIRS[1]} follows ---\n", flush=True)
-        codes[PAIRS[1]] = second.wait()
-        later.seek(0)
-        sys.stdout.buffer.write(later.read())
-        sys.stdout.flush()
-    print("\n" + ", ".join(f"PAIR={pair}: {_verdict(code)}" for pair, code in codes.items()), flush=True)
+    if named := os.environ.get("PAIR"):
+        only = Session(named, named, arguments)
+        only.run()
+        return only.code or 0
+    with tempfile.TemporaryFile() as second, tempfile.TemporaryFile() as third:
+        embedded = Session("embedded", "embedded", arguments)
+        real = Session("real", "real", arguments, second)
+        lanes = [[embedded], [real]]
+        if not arguments:
+            real.arguments = [f"--ignore={BROWSER}"]
+            lanes[0].append(Session("real browser", "real", [BROWSER], third))
+        _run(lanes)
+        sessions = [session for lane in lanes for session in lane]
+        for session in sessions:
+            if session.output is not None:
+                print(f"\n--- {session.name} follows ---\n", flush=True)
+                session.output.seek(0)
+                sys.stdout.buffer.write(session.output.read())
+                sys.stdout.flush()
+    print("\n" + ", ".join(f"{s.name}: {s.verdict}" for s in sessions), flush=True)
+    codes = [1 if s.code is None else s.code for s in sessions]
     # With arguments, a pair may be left with no test of its own.
-    bad = [code for code in codes.values() if code not in ((PASSED, NO_TESTS) if arguments else (PASSED,))]
-    return bad[0] if bad else (PASSED if PASSED in codes.values() else NO_TESTS)
+    bad = [code for code in codes if code not in ((PASSED, NO_TESTS) if arguments else (PASSED,))]
+    return bad[0] if bad else (PASSED if PASSED in codes else NO_TESTS)
 
 
-def _start(pair: str, arguments: list[str], output: IO[bytes] | None) -> subprocess.Popen[bytes]:
-    cache = ["-o", f"cache_dir=.pytest_cache/{pair}"]  # or the two sessions overwrite each other's
-    return subprocess.Popen(
-        [sys.executable, "-m", "pytest", *cache, *arguments],
-        env={**os.environ, "PAIR": pair, "PYTHONUNBUFFERED": "1"},
-        cwd=ROOT,
-        stdout=output,
-        stderr=output and subprocess.STDOUT,
-    )
+def _run(lanes: list[list[Session]]) -> None:
+    """The lanes beside each other, the sessions of a lane one after the other. A SIGTERM goes to those that run, and
+    no other begins."""
+    stopped = threading.Event()
 
+    def follow(lane: list[Session]) -> None:
+        for session in lane:
+            if not stopped.is_set():
+                session.run()
 
-def _pass_on_signals(*running: subprocess.Popen[bytes]) -> None:
     def pass_on(signum: int, frame: FrameType | None) -> None:
-        for process in running:
-            process.send_signal(signum)
+        stopped.set()
+        for session in (s for lane in lanes for s in lane):
+            if session.process is not None:
+                session.process.send_signal(signum)
 
     signal.signal(signal.SIGTERM, pass_on)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to them as well
-
-
-def _verdict(code: int) -> str:
-    return {PASSED: "passed", NO_TESTS: "no tests"}.get(code, f"failed (exit code {code})")
+    signal.signal(
+        signal.SIGINT, lambda signum, frame: stopped.set()
+    )  # a terminal sends Ctrl-C to them as well
+    threads = [threading.Thread(target=follow, args=[lane]) for lane in lanes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 if __name__ == "__main__":
