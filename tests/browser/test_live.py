@@ -39,9 +39,7 @@ def test_a_button_that_is_pressed_stays_until_it_is_released(live_server_daphne,
     page = live(
         sign_in(browser.new_page(), live_server_daphne, "operator", f"/messages/{message.message_id}/")
     )
-    box = page.locator("[data-verb=mark]").bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.hover("[data-verb=mark]")
     page.mouse.down()
     Parked.objects.update(failures=42)
     with page.expect_event("requestfinished", lambda request: "/messages/" in request.url):

@@ -43,8 +43,9 @@ def sign_in(page: Page, site: str, name: str, path: str = "/") -> Page:
 
 
 def live(page: Page) -> Page:
-    """Wait until the page's socket is open."""
+    """Wait until the page's socket is open and the first look that follows it is shown."""
     page.wait_for_selector("body[data-live=live]")
+    page.wait_for_selector("#lag:not(:empty)", state="attached")
     return page
 
 
