@@ -1,26 +1,29 @@
-"""AMQP frames as bytes: a message on its way out, and the properties of one that comes in.
+"""A message on its way out, as the bytes of its AMQP frames.
 
-Outgoing frames are marshalled by pika's classes once and written together. Incoming properties are read here and
-not by pika: its reader cuts floats to integers, and ends the connection at a header that it can't read (a date
-in milliseconds, NaN, an unknown kind), so that one foreign message would stop a consumer for ever.
+They are the bytes that pika's classes make, and pika makes whatever is rare. What is in every message is put
+together here: pika's encoding took half of a dispatcher's time.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from pika import frame, spec
+from pika import data, frame, spec
 
 from outbox_core.transports.base import Send
 
 OVERHEAD = 8  # bytes of a frame around its payload
 SHORT = 255  # bytes that a short string may have
-PERSISTENT = 2
+PERSISTENT = b"\x02"
+BASIC = spec.Basic.INDEX
+FLAGS = {name: getattr(spec.BasicProperties, f"FLAG_{name.upper()}") for name in (
+    "content_type", "headers", "delivery_mode", "correlation_id", "message_id", "timestamp", "type", "app_id",
+)}  # fmt: skip
+FRAME, HEADER, END = struct.Struct(">BHI"), struct.Struct(">HHQ"), bytes([spec.FRAME_END])
+LONG, U16, U32, U64 = struct.Struct(">cI"), struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">Q")
 
 
 class Unsendable(Exception):
@@ -41,22 +44,30 @@ def _publish(channel: int, exchange: str, routing_key: str, mandatory: bool) -> 
 def encode(send: Send, channel: int, frame_max: int) -> bytes:
     """All frames of one message. `frame_max` is what was agreed with the broker, 0 for no limit.
     Raises Unsendable naming the field, its size and the limit."""
+    body = send.body
     try:
         method = _publish(channel, send.exchange, send.routing_key, send.mandatory)
-        header = frame.Header(channel, len(send.body), properties(send)).marshal()
+        said = _properties(send)
     except Exception as error:  # pika raises whatever its encoder trips over
         raise _fault(send, error) from None
-    if frame_max and len(header) > frame_max:
+    size = HEADER.size + len(said)
+    if frame_max and size + OVERHEAD > frame_max:
         raise Unsendable(
             "HeadersTooLarge",
-            f"headers and properties: {len(header)} bytes, but the broker's frame limit is {frame_max}",
+            f"headers and properties: {size + OVERHEAD} bytes, but the broker's frame limit is {frame_max}",
         )
-    body = send.body
+    pieces = [
+        method,
+        FRAME.pack(spec.FRAME_HEADER, channel, size),
+        HEADER.pack(BASIC, 0, len(body)),
+        said,
+        END,
+    ]
     room = frame_max - OVERHEAD if frame_max else len(body) or 1
-    if len(body) <= room:
-        return b"".join((method, header, frame.Body(channel, body).marshal() if body else b""))
-    parts = (frame.Body(channel, body[at : at + room]).marshal() for at in range(0, len(body), room))
-    return b"".join((method, header, *parts))
+    for at in range(0, len(body), room):
+        part = body[at : at + room]
+        pieces += (FRAME.pack(spec.FRAME_BODY, channel, len(part)), part, END)
+    return b"".join(pieces)
 
 
 def check_exchange(send: Send) -> None:
@@ -64,13 +75,52 @@ def check_exchange(send: Send) -> None:
     _check_text("exchange", send.exchange)
 
 
-def properties(send: Send) -> spec.BasicProperties:
-    """The AMQP properties of a message; an empty text is left out."""
-    return spec.BasicProperties(
-        content_type=send.content_type or None, headers=dict(send.headers), delivery_mode=PERSISTENT,
-        correlation_id=send.correlation_id or None, message_id=send.message_id, timestamp=send.timestamp,
-        type=send.type or None, app_id=send.app_id or None,
-    )  # fmt: skip
+def _properties(send: Send) -> bytes:
+    """The flags and values of the properties, in AMQP's order; an empty text is left out."""
+    flags = FLAGS["headers"] | FLAGS["delivery_mode"]
+    pieces = [b""]  # the flags come here
+    if send.content_type:
+        flags |= FLAGS["content_type"]
+        pieces.append(_short(send.content_type))
+    pieces += (_table(send.headers), PERSISTENT)
+    if send.correlation_id:
+        flags |= FLAGS["correlation_id"]
+        pieces.append(_short(send.correlation_id))
+    if send.message_id:
+        flags |= FLAGS["message_id"]
+        pieces.append(_short(send.message_id))
+    if send.timestamp is not None:
+        flags |= FLAGS["timestamp"]
+        pieces.append(U64.pack(send.timestamp))
+    if send.type:
+        flags |= FLAGS["type"]
+        pieces.append(_common(send.type))
+    if send.app_id:
+        flags |= FLAGS["app_id"]
+        pieces.append(_common(send.app_id))
+    pieces[0] = U16.pack(flags)
+    return b"".join(pieces)
+
+
+def _table(headers: Mapping[str, Any]) -> bytes:
+    pieces: list[bytes] = []
+    for name, value in headers.items():
+        if type(value) is str:
+            text = value.encode()
+            pieces += (_common(name), LONG.pack(b"S", len(text)), text)
+        else:
+            pieces.append(_common(name))
+            data.encode_value(pieces, value)
+    inside = b"".join(pieces)
+    return U32.pack(len(inside)) + inside
+
+
+def _short(text: str) -> bytes:
+    encoded = text.encode()
+    return bytes((len(encoded),)) + encoded  # ValueError beyond 255, which is AMQP's limit
+
+
+_common = lru_cache(maxsize=1024)(_short)  # what many messages share: names of headers, types, sources
 
 
 def _fault(send: Send, error: Exception) -> Unsendable:
@@ -111,125 +161,3 @@ def _check_header(name: str, value: object) -> None:
         reason = str(error) or type(error).__name__
         detail = f"header {name!r:.255}: {type(value).__name__} has no AMQP form ({reason:.200})"
         raise Unsendable("BadHeader", detail) from None
-
-
-TEXTS = (
-    (15, "content_type"), (14, "content_encoding"), (13, "headers"), (12, "delivery_mode"), (11, "priority"),
-    (10, "correlation_id"), (9, "reply_to"), (8, "expiration"), (7, "message_id"), (6, "timestamp"), (5, "type"),
-    (4, "user_id"), (3, "app_id"), (2, "cluster_id"),
-)  # fmt: skip
-NUMBERS = {"delivery_mode": ">B", "priority": ">B", "timestamp": ">Q"}
-
-
-def read_header_frame(buffer: bytes) -> tuple[int, frame.Header | None]:
-    """The content header frame that `buffer` begins with, and its size; (0, None) if it is not all there."""
-    if len(buffer) < spec.FRAME_HEADER_SIZE:
-        return 0, None
-    _, channel, size = struct.unpack_from(">BHI", buffer)
-    end = spec.FRAME_HEADER_SIZE + size + spec.FRAME_END_SIZE
-    if len(buffer) < end:
-        return 0, None
-    payload = buffer[spec.FRAME_HEADER_SIZE : end - 1]
-    (body_size,) = struct.unpack_from(">Q", payload, 4)
-    return end, frame.Header(channel, body_size, read_properties(payload[12:]))
-
-
-def read_properties(encoded: bytes) -> spec.BasicProperties:
-    """Properties as they came. What can't be read ends the reading: the rest counts as missing, nothing is raised."""
-    found: dict[str, Any] = {}
-    try:
-        (flags,) = struct.unpack_from(">H", encoded)
-        at = 2
-        for bit, name in TEXTS:
-            if not flags & 1 << bit:
-                continue
-            if name == "headers":
-                found[name], at = _table(encoded, at)
-            elif name in NUMBERS:
-                (found[name],) = struct.unpack_from(NUMBERS[name], encoded, at)
-                at += struct.calcsize(NUMBERS[name])
-            else:
-                found[name], at = _short(encoded, at)
-    except (struct.error, IndexError):
-        pass
-    return spec.BasicProperties(**found)
-
-
-def _short(encoded: bytes, at: int) -> tuple[str, int]:
-    end = at + 1 + encoded[at]
-    return encoded[at + 1 : end].decode(errors="replace"), end
-
-
-def _long(encoded: bytes, at: int) -> tuple[bytes, int]:
-    (size,) = struct.unpack_from(">I", encoded, at)
-    return encoded[at + 4 : at + 4 + size], at + 4 + size
-
-
-def _table(encoded: bytes, at: int) -> tuple[dict[str, Any], int]:
-    """A table. An entry of unknown kind hides those after it in its table, since no one knows how long it is."""
-    (size,) = struct.unpack_from(">I", encoded, at)
-    at, end = at + 4, at + 4 + size
-    found: dict[str, Any] = {}
-    while at < end:
-        name, at = _short(encoded, at)
-        try:
-            found[name], at = _value(encoded, at)
-        except (KeyError, struct.error, IndexError):
-            break
-    return found, end
-
-
-def _array(encoded: bytes, at: int) -> tuple[list[Any], int]:
-    (size,) = struct.unpack_from(">I", encoded, at)
-    at, end = at + 4, at + 4 + size
-    found: list[Any] = []
-    while at < end:
-        try:
-            value, at = _value(encoded, at)
-        except (KeyError, struct.error, IndexError):
-            break
-        found.append(value)
-    return found, end
-
-
-def _text(encoded: bytes, at: int) -> tuple[str | bytes, int]:
-    value, at = _long(encoded, at)
-    try:
-        return value.decode(), at
-    except UnicodeDecodeError:
-        return value, at
-
-
-def _decimal(encoded: bytes, at: int) -> tuple[Decimal, int]:
-    scale, raw = struct.unpack_from(">Bi", encoded, at)
-    return Decimal(raw).scaleb(-scale), at + 5
-
-
-def _date(encoded: bytes, at: int) -> tuple[datetime | int, int]:
-    """A date, or the number itself where it is out of range for one (some producers write milliseconds)."""
-    (value,) = struct.unpack_from(">Q", encoded, at)
-    try:
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=value), at + 8
-    except OverflowError:
-        return value, at + 8
-
-
-def _number(layout: str) -> Callable[[bytes, int], tuple[Any, int]]:
-    reader = struct.Struct(layout)
-    return lambda encoded, at: (reader.unpack_from(encoded, at)[0], at + reader.size)
-
-
-KINDS: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {
-    ord("t"): lambda encoded, at: (bool(encoded[at]), at + 1),
-    ord("V"): lambda encoded, at: (None, at),
-    ord("S"): _text, ord("x"): _long, ord("F"): _table, ord("A"): _array, ord("D"): _decimal, ord("T"): _date,
-    **{ord(kind): _number(layout) for kind, layout in (
-        ("b", ">b"), ("B", ">B"), ("s", ">h"), ("U", ">h"), ("u", ">H"), ("I", ">i"), ("i", ">I"),
-        ("l", ">q"), ("L", ">q"), ("f", ">f"), ("d", ">d"),
-    )},
-}  # fmt: skip
-"""How each kind of AMQP value is read, as RabbitMQ writes them."""
-
-
-def _value(encoded: bytes, at: int) -> tuple[Any, int]:
-    return KINDS[encoded[at]](encoded, at + 1)

@@ -10,7 +10,7 @@ from pika import SelectConnection, frame, spec
 from pika.adapters.select_connection import IOLoop
 from pika.adapters.utils.selector_ioloop_adapter import SelectorIOServicesAdapter
 
-from outbox_core.transports.amqp_frames import read_header_frame
+from outbox_core.transports.amqp_reading import read_header_frame
 
 HEADER_FRAME = bytes([spec.FRAME_HEADER])
 

@@ -1,9 +1,9 @@
 """RabbitMQ over AMQP 0-9-1, with pika.
 
-Reading order: amqp_frames (bytes), amqp_wire (pika's connection and what it lacks), amqp_link (one connection
-kept up in a thread), amqp_judge (what a refusal means); to send: amqp_ledger (what is owed to whom), amqp_route
-(one exchange's channel), amqp_pump (writing), amqp_publisher; to receive: amqp_feed (one queue), amqp_consumer;
-and amqp_topology.
+Reading order: amqp_frames and amqp_reading (bytes out and in), amqp_wire (pika's connection and what it lacks),
+amqp_link (one connection kept up in a thread), amqp_judge (what a refusal means); to send: amqp_ledger (what is owed
+to whom), amqp_route (one exchange's channel), amqp_pump (writing), amqp_publisher; to receive: amqp_feed (one queue),
+amqp_consumer; and amqp_topology.
 """
 
 from __future__ import annotations

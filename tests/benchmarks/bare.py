@@ -9,8 +9,8 @@ from typing import Any
 import pika
 from django.db import connection, transaction
 
-from outbox_core.transports.amqp_frames import properties
 from outbox_core.transports.base import Send
+from tests.pikas_form import properties
 
 WINDOW = 500
 

@@ -13,14 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika import frame, spec
 
-from outbox_core.transports.amqp_frames import (
-    Unsendable,
-    check_exchange,
-    encode,
-    read_header_frame,
-    read_properties,
-)
+from outbox_core.transports.amqp_frames import Unsendable, check_exchange, encode
+from outbox_core.transports.amqp_reading import read_header_frame, read_properties
 from outbox_core.transports.base import Send
+from tests import pikas_form
 
 whole = st.integers(-(2**63), 2**63 - 1)
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -58,6 +54,21 @@ def test_headers_and_properties_are_read_back_as_they_were_sent(
     assert read.headers == headers
     assert (read.type or "", read.correlation_id or "", read.timestamp) == (type_, correlation_id, 7)
     assert (read.message_id, read.delivery_mode, read.content_type) == ("m", 2, "application/json")
+
+
+short = texts.filter(lambda t: len(t.encode()) <= 255)
+
+
+@given(
+    st.builds(
+        send, message_id=short.filter(bool), exchange=short, routing_key=short, type=short, app_id=short,
+        body=st.binary(max_size=50), mandatory=st.booleans(), correlation_id=short, content_type=short,
+        timestamp=st.none() | st.integers(0, 2**64 - 1), headers=st.dictionaries(names, values),
+    ),
+    st.integers(1, 2047),
+)  # fmt: skip
+def test_the_bytes_are_those_that_pika_would_send(made: Send, channel: int) -> None:
+    assert encode(made, channel, 0) == pikas_form.frames(made, channel)
 
 
 @given(st.binary(max_size=5000), st.sampled_from([0, 300, 4096]))
