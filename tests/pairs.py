@@ -1,7 +1,7 @@
 """`python -m tests.pairs [pytest arguments]`: the tests on both pairs side by side, or on the one that PAIR names.
 
-The real pair takes longer, so its browser tests run after the embedded pair's, on the other core's time. The first
-session's output is shown as it comes, that of the others after it. Exit code 0 only if all passed.
+The real pair takes longer and waits for its servers half of the time, so it runs in two parts beside each other. The
+first session's output is shown as it comes, that of the others after it. Exit code 0 only if all passed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -19,7 +19,7 @@ from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 PASSED, NO_TESTS = 0, 5  # exit codes of pytest
-BROWSER = "tests/browser"
+LONG = ("tests/chaos", "tests/browser")  # what takes as long as all the rest
 
 
 @dataclass(slots=True)
@@ -33,8 +33,7 @@ class Session:
     process: subprocess.Popen[bytes] | None = None
     code: int | None = None
 
-    def run(self) -> None:
-        """Start it and wait for its end."""
+    def start(self) -> None:
         # Or the sessions overwrite each other's.
         cache = ["-o", f"cache_dir=.pytest_cache/{self.name.replace(' ', '-')}"]
         self.process = subprocess.Popen(
@@ -44,7 +43,10 @@ class Session:
             stdout=self.output,
             stderr=self.output and subprocess.STDOUT,
         )
-        self.code = self.process.wait()
+
+    def wait(self) -> None:
+        if self.process is not None:
+            self.code = self.process.wait()
 
     @property
     def verdict(self) -> str:
@@ -56,17 +58,21 @@ class Session:
 def main(arguments: list[str]) -> int:
     if named := os.environ.get("PAIR"):
         only = Session(named, named, arguments)
-        only.run()
+        only.start()
+        only.wait()
         return only.code or 0
-    with tempfile.TemporaryFile() as second, tempfile.TemporaryFile() as third:
-        embedded = Session("embedded", "embedded", arguments)
-        real = Session("real", "real", arguments, second)
-        lanes = [[embedded], [real]]
+    with ExitStack() as files:
+        sessions = [Session("embedded", "embedded", arguments)]
+        real = {"real": arguments}
         if not arguments:
-            real.arguments = [f"--ignore={BROWSER}"]
-            lanes[0].append(Session("real browser", "real", [BROWSER], third))
-        _run(lanes)
-        sessions = [session for lane in lanes for session in lane]
+            real = {
+                "real": [f"--ignore={folder}" for folder in LONG],
+                "real chaos and browser": list(LONG),
+            }
+        for name, chosen in real.items():
+            output = files.enter_context(tempfile.TemporaryFile())
+            sessions.append(Session(name, "real", chosen, output))
+        _run(sessions)
         for session in sessions:
             if session.output is not None:
                 print(f"\n--- {session.name} follows ---\n", flush=True)
@@ -80,31 +86,20 @@ def main(arguments: list[str]) -> int:
     return bad[0] if bad else (PASSED if PASSED in codes else NO_TESTS)
 
 
-def _run(lanes: list[list[Session]]) -> None:
-    """The lanes beside each other, the sessions of a lane one after the other. A SIGTERM goes to those that run, and
-    no other begins."""
-    stopped = threading.Event()
-
-    def follow(lane: list[Session]) -> None:
-        for session in lane:
-            if not stopped.is_set():
-                session.run()
+def _run(sessions: list[Session]) -> None:
+    """All beside each other. A SIGTERM goes to each of them."""
 
     def pass_on(signum: int, frame: FrameType | None) -> None:
-        stopped.set()
-        for session in (s for lane in lanes for s in lane):
+        for session in sessions:
             if session.process is not None:
                 session.process.send_signal(signum)
 
     signal.signal(signal.SIGTERM, pass_on)
-    signal.signal(
-        signal.SIGINT, lambda signum, frame: stopped.set()
-    )  # a terminal sends Ctrl-C to them as well
-    threads = [threading.Thread(target=follow, args=[lane]) for lane in lanes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    signal.signal(signal.SIGINT, lambda signum, frame: None)  # a terminal sends Ctrl-C to them as well
+    for session in sessions:
+        session.start()
+    for session in sessions:
+        session.wait()
 
 
 if __name__ == "__main__":
