@@ -4,20 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
+from uuid import UUID
 
 from outbox_core.envelope import Stored, write
 from outbox_core.models import Message
 from outbox_core.outbox.answers import Answer
 from outbox_core.outbox.queue import Row
+from outbox_core.outbox.sql import Dialect
 from outbox_core.transports.base import Outcome, Send
+
+_NAMES = ", ".join(name.removesuffix("_text") for name in Stored._fields)
+_COLUMNS = {
+    False: _NAMES,
+    True: _NAMES.replace("message_id", "message_id::text").replace("headers", "headers::text"),
+}  # by Dialect.postgresql
 
 
 def load(using: str, lanes: Sequence[Sequence[Row]]) -> tuple[list[list[Send]], list[Answer]]:
     """Read the messages of the lanes and write them for the broker, as `write_lanes` does."""
-    ids = [row.id for lane in lanes for row in lane]
-    # Rows, not Model objects: building those takes longer than all the rest.
-    rows = Message.objects.using(using).filter(id__in=ids).values_list("id", *Stored._fields)
-    return write_lanes(lanes, {id_: Stored(*columns) for id_, *columns in rows})
+    db = Dialect(using)
+    condition, ids = db.among("id", (row.id for lane in lanes for row in lane))
+    rows = db.execute(
+        f"SELECT id, {_COLUMNS[db.postgresql]} FROM {Message._meta.db_table} WHERE {condition}", [ids]
+    )
+    stored = map(Stored._make, (columns[1:] for columns in rows))
+    if not db.postgresql:
+        stored = map(partial(_from_sqlite, db), stored)
+    return write_lanes(lanes, dict(zip((columns[0] for columns in rows), stored, strict=True)))
+
+
+def _from_sqlite(db: Dialect, stored: Stored) -> Stored:
+    """SQLite keeps an id as 32 digits, truth as 0 and 1, and times without their zone."""
+    return stored._replace(
+        message_id=str(UUID(stored.message_id)),
+        mandatory=bool(stored.mandatory),
+        created_at=db.from_database(stored.created_at),
+    )
 
 
 def write_lanes(

@@ -9,13 +9,13 @@ A million rows that cannot go therefore cost a read nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import starmap
 from typing import Any, NamedTuple
 
 from outbox_core.models import Message, Parked, Pending
 from outbox_core.outbox.outgoing import partition_of
-from outbox_core.outbox.sql import Dialect, glance
+from outbox_core.outbox.sql import Dialect, array, glance
 
 __all__ = [
     "START", "Floor", "Row", "due_in", "followers", "next_position", "partition_of", "place", "promote", "read",
@@ -41,8 +41,7 @@ Place = tuple[int, str]
 START = Floor(datetime(1970, 1, 1, tzinfo=UTC), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A Pending row as it was read. `free`: no earlier one of its key stands before it and none holds it."""
 
     id: int
@@ -158,14 +157,8 @@ def read(
     if not floors:
         return []
     if db.postgresql:
-        rows = db.execute(
-            _READ_POSTGRESQL,
-            [
-                list(floors), [f.available_at for f in floors.values()], [f.position for f in floors.values()],
-                now, list(in_flight), limit,
-            ],
-        )  # fmt: skip
-        return [Row(*r) for r in rows]
+        rows = db.execute(_READ_POSTGRESQL, [*_columns(floors), now, array("bigint", in_flight), limit])
+        return list(starmap(Row, rows))
     flying = db.among("", in_flight)[1]
     found = []
     for partition, floor in floors.items():
@@ -188,12 +181,26 @@ def followers(db: Dialect, heads: Sequence[Row], limit: int) -> list[Row]:
     if not heads:
         return []
     if db.postgresql:
-        columns = [[h.partition for h in heads], [h.key for h in heads], [h.position for h in heads]]
-        return [Row(*r) for r in db.execute(_FOLLOW_POSTGRESQL, [*columns, limit])]
+        columns = [
+            array("smallint", (h.partition for h in heads)),
+            [h.key for h in heads],
+            array("bigint", (h.position for h in heads)),
+        ]
+        return list(starmap(Row, db.execute(_FOLLOW_POSTGRESQL, [*columns, limit])))
     found = []
     for h in heads:
         found += db.execute(_FOLLOW_SQLITE, [h.partition, h.key, h.position, limit])
     return sorted((_from_sqlite(db, r) for r in found), key=lambda r: r.position)
+
+
+def _columns(floors: Mapping[int, Floor]) -> list[Any]:
+    """The floors as PostgreSQL takes them: three arrays."""
+    positions = (f.position for f in floors.values())
+    return [
+        array("smallint", floors),
+        [f.available_at for f in floors.values()],
+        array("bigint", positions),
+    ]
 
 
 def _from_sqlite(db: Dialect, row: tuple[Any, ...]) -> Row:
@@ -210,12 +217,7 @@ def due_in(db: Dialect, floors: Mapping[int, Floor]) -> bool:
     now = db.now()
     with glance(db.using):
         if db.postgresql:
-            columns = [
-                list(floors),
-                [f.available_at for f in floors.values()],
-                [f.position for f in floors.values()],
-            ]
-            return bool(db.execute(_DUE_POSTGRESQL, [*columns, now]))
+            return bool(db.execute(_DUE_POSTGRESQL, [*_columns(floors), now]))
         due = db.to_database(now)
         return any(
             db.execute(_DUE_SQLITE, [partition, due, db.to_database(floor.available_at), floor.position])
@@ -287,7 +289,7 @@ def claim_direct(db: Dialect, rows: Sequence[Row]) -> list[Row]:
         return []
     claimed = _no_longer_direct(db, [r.id for r in rows], "attempts = attempts + 1, cause = 'resend'")
     return [
-        replace(r, direct=False, attempts=r.attempts + 1, cause="resend") for r in rows if r.id in claimed
+        r._replace(direct=False, attempts=r.attempts + 1, cause="resend") for r in rows if r.id in claimed
     ]
 
 

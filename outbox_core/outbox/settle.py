@@ -23,8 +23,7 @@ from outbox_core.tallies import NO_LATENCY, Count, Counts, bucket
 from outbox_core.transports.base import Outcome
 
 _DISPATCH = {
-    "message": "bigint", "at": "timestamptz", "worker": "text", "attempt": "integer", "position": "bigint",
-    "cause": "text", "returned": "boolean",
+    "message": "bigint", "attempt": "integer", "position": "bigint", "cause": "text", "returned": "boolean",
 }  # fmt: skip
 
 
@@ -91,18 +90,18 @@ class Settler:
     def _record(self, facts: Sequence[Answer], now: datetime) -> None:
         if not facts:
             return
-        at = self.db.moment(now)
         rows = [
             (
-                a.row.id, at, self.worker, a.attempt, a.row.wire_position, "resend" if a.twice else a.row.cause,
+                a.row.id, a.attempt, a.row.wire_position, "resend" if a.twice else a.row.cause,
                 a.outcome is Outcome.RETURNED,
             )
             for a in facts
         ]  # fmt: skip
         table, parameters = self.db.table("f", _DISPATCH, rows)
-        names = ", ".join(_DISPATCH)
+        names, moment = ", ".join(_DISPATCH), "%s::timestamptz" if self.db.postgresql else "%s"
         self.db.execute(
-            f"INSERT INTO {Dispatch._meta.db_table} ({names}) SELECT {names} FROM {table}", parameters
+            f"INSERT INTO {Dispatch._meta.db_table} (at, worker, {names}) SELECT {moment}, %s, {names} FROM {table}",
+            [self.db.moment(now), self.worker, *parameters],
         )
         self.failures.record_first_sends(facts, now)
         for a in facts:

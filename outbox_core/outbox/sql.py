@@ -12,11 +12,27 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 from django.db import connections, transaction
 
 from outbox_core.conf import settings
 
 LONGEST_REST = 0.25  # seconds to leave SQLite's write lock to others, at most
+
+
+class _Cursor(psycopg.Cursor[Any]):
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
+        self.format = psycopg.pq.Format.BINARY
+
+
+_PLAIN = frozenset({"smallint", "integer", "bigint", "boolean"})
+
+
+def array(kind: str, values: Iterable[Any]) -> Any:
+    """A list as a parameter of type `kind[]`: of whole numbers and truths (none of them NULL) as text, which is ten
+    times as fast as psycopg's way."""
+    return "{" + ",".join(map(str, values)) + "}" if kind in _PLAIN else list(values)
 
 
 class Dialect:
@@ -30,20 +46,28 @@ class Dialect:
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement; its rows, or none where it returns none."""
-        with self.connection.cursor() as cursor:
+        with self._cursor() as cursor:
             cursor.execute(statement, parameters)
             return cursor.fetchall() if cursor.description else []
 
     def count(self, statement: str, parameters: Sequence[Any] = ()) -> int:
         """Run one statement; how many rows it changed."""
-        with self.connection.cursor() as cursor:
+        with self._cursor() as cursor:
             cursor.execute(statement, parameters)
             return int(cursor.rowcount)
+
+    def _cursor(self) -> Any:
+        """Django's cursor, which on PostgreSQL binds on the server and takes rows in binary: with Django's own, a
+        dispatcher spends a third of its time on writing literals and parsing times in Python."""
+        cursor = self.connection.cursor()
+        if self.postgresql:
+            cursor.cursor = _Cursor(cursor.cursor.connection)
+        return cursor
 
     def among(self, column: str, ids: Iterable[int]) -> tuple[str, Any]:
         """A condition `column is one of ids`, and its one parameter."""
         if self.postgresql:
-            return f"{column} = ANY(%s::bigint[])", list(ids)
+            return f"{column} = ANY(%s::bigint[])", array("bigint", ids)
         return f"{column} IN (SELECT value FROM json_each(%s))", json.dumps(list(ids))
 
     def table(
@@ -52,8 +76,9 @@ class Dialect:
         """A FROM item `name` with these columns (name -> PostgreSQL type) and rows, and its parameters."""
         if self.postgresql:
             arrays = ", ".join(f"%s::{kind}[]" for kind in columns.values())
+            lists = zip(*rows, strict=True)
             return f"unnest({arrays}) AS {name}({', '.join(columns)})", [
-                list(c) for c in zip(*rows, strict=True)
+                array(kind, list_) for kind, list_ in zip(columns.values(), lists, strict=True)
             ]
         fields = ", ".join(f"json_extract(value, '$[{i}]') AS {column}" for i, column in enumerate(columns))
         return f"(SELECT {fields} FROM json_each(%s)) AS {name}", [json.dumps([list(row) for row in rows])]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from outbox_core.outbox.queue import PENDING, Road
-from outbox_core.outbox.sql import Dialect
+from outbox_core.outbox.sql import Dialect, array
 
 _OF_A_ROAD = f"""
 SELECT message FROM {PENDING} {{index}}
@@ -33,7 +33,7 @@ def unstrand(db: Dialect, road: Road, partitions: Sequence[int], now: datetime, 
     their owner does this, in a turn. Index: stranded."""
     found: list[tuple[int]] = []
     if db.postgresql:
-        found += db.execute(_OF_PARTITIONS, [list(partitions), *road, limit, limit])
+        found += db.execute(_OF_PARTITIONS, [array("smallint", partitions), *road, limit, limit])
     else:
         statement = _OF_A_ROAD.format(index=db.index("outbox_stranded"), partition="%s")
         for partition in partitions:

@@ -7,6 +7,7 @@ Heartbeats are served there, whatever the rest of the process does.
 from __future__ import annotations
 
 import copy
+import encodings.idna  # noqa: F401 - else getaddrinfo imports it in a thread, and a fork at that moment deadlocks the child
 import functools
 import logging
 import os

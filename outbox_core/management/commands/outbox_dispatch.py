@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from typing import Any
 
@@ -39,6 +40,7 @@ class Command(BaseCommand):
                 f'Dispatcher {name}: from database "{database}" to {where(database)}. Ctrl-C ends it.'
             )
             self.stdout.flush()
+        gc.freeze()  # what is loaded by now stays: the collector need not walk through it again and again
         with stop_on_signals(Stop(), grace=10.0) as stop:
             try:
                 sent = Dispatcher(database, name).run(stop, once=once)
