@@ -9,18 +9,19 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from django.db import DatabaseError, InterfaceError
 
-from outbox_core import crash, envelope, wakeup
+from outbox_core import crash, wakeup
 from outbox_core.conf import settings
 from outbox_core.errors import TransportError
 from outbox_core.heartbeat import Heartbeat, worker_name
 from outbox_core.inbox import bindings, retries
+from outbox_core.inbox.group import Apart, receive_group
+from outbox_core.inbox.holding import Holding
 from outbox_core.inbox.outcomes import Outcome
 from outbox_core.inbox.patience import Patience
 from outbox_core.inbox.receiver import RNG, receive
@@ -35,30 +36,9 @@ SLICE = 0.5  # seconds of deliveries after which kept messages have their turn
 DUE_AT_ONCE = 20  # kept messages run in one turn
 ACK_WITHIN = 0.1  # seconds: acks are collected so long, since with the embedded broker each is a write
 ANNOUNCE_EVERY = 0.25  # seconds between two notices to the pages
-HELD_AGAIN = (
-    0.05  # seconds until a delivery whose other copy is running is looked at again; doubled up to 1 s
-)
 TOPOLOGY_AGAIN = 5.0  # seconds until another try to declare bindings
 QUIET = 0.5  # seconds without a delivery after which `once` is done
 CONNECT_WITHIN = 10.0  # seconds that `once` waits for the broker
-
-
-@dataclass(slots=True)
-class Held:
-    """A delivery that waits for another copy of it, or (ordered) for one of its key that does."""
-
-    delivery: Delivery
-    at: float
-    pause: float = HELD_AGAIN
-    raced: bool = False
-
-
-def _lane(delivery: Delivery) -> tuple[str, str]:
-    return delivery.queue, envelope.read(delivery).key
-
-
-def _lane_of(held: Held) -> tuple[str, str]:
-    return _lane(held.delivery)
 
 
 class ConsumerLoop:
@@ -77,7 +57,7 @@ class ConsumerLoop:
         self.consumer = self.transport.consumer([s.queue for s in self.subscriptions.values()])
         self.outcomes: Counter[str] = Counter()
         self._rng = rng
-        self._held: list[Held] = []
+        self._held = Holding(self.subscriptions)
         self._unacked: list[Delivery] = []
         self._ack_by = 0.0
         self._look_at = 0.0  # when kept messages are looked at next
@@ -131,7 +111,7 @@ class ConsumerLoop:
     def _next(self) -> float:
         """Seconds that the loop may wait for a delivery."""
         now = time.monotonic()
-        until = [self._look_at, *(held.at for held in self._held)]
+        until = [self._look_at, *self._held.times()]
         if self._announce:
             until.append(self._announced + ANNOUNCE_EVERY)
         return max(0.0, min(until) - now)
@@ -144,22 +124,67 @@ class ConsumerLoop:
 
     def _take(self, batch: list[Delivery]) -> bool:
         turn = time.monotonic() + SLICE
-        for number, delivery in enumerate(batch):
+        left = deque(batch)
+        while left:
             if self.stop.is_set():
-                self._give_back(batch[number:])
+                self._give_back(list(left))
                 return True
-            self._take_one(delivery)
+            group = self._next_group(left)
+            if len(group) > 1:
+                left.extendleft(reversed(self._take_group(group)))
+            else:
+                self._take_one(group[0])
             if time.monotonic() > turn:
                 self._run_due()
                 turn = time.monotonic() + SLICE
         return bool(batch)
 
+    def _next_group(self, left: deque[Delivery]) -> list[Delivery]:
+        """Take from the front what may share a transaction: deliveries of one queue, and none that must wait."""
+        first = left.popleft()
+        subscription = self.subscriptions[first.queue]
+        group = [first]
+        if subscription.group == 1 or self._held.holds(first):
+            return group
+        passed: list[Delivery] = []
+        while left and len(group) < subscription.group:
+            delivery = left.popleft()
+            fits = delivery.queue == first.queue and not self._held.holds(delivery)
+            (group if fits else passed).append(delivery)
+        left.extendleft(reversed(passed))
+        return group
+
+    def _take_group(self, group: list[Delivery]) -> list[Delivery]:
+        """Handle what can be handled together; returns what is to be taken again, in its order."""
+        subscription = self.subscriptions[group[0].queue]
+        step = partial(receive_group, group, subscription, self.name, rng=self._rng)
+        try:
+            outcomes = self._patient.get(step, passes=Apart)
+        except Apart as apart:
+            log.warning("A group is taken one by one: %s", apart.__cause__, extra={"action": "group_apart"})
+            for number, delivery in enumerate(group):
+                if self.stop.is_set():
+                    return group[number:]
+                self._take_one(delivery)
+            return []
+        if outcomes is None:
+            return group  # the stop came first
+        again = []
+        for delivery, outcome in zip(group, outcomes, strict=True):
+            if outcome is None:
+                again.append(delivery)
+            elif outcome is Outcome.BUSY:
+                self._held.add(delivery, raced=True)
+            else:
+                self._done(outcome)
+                self._ack(delivery)
+        return again
+
     def _take_one(self, delivery: Delivery) -> None:
-        ordered = self.subscriptions[delivery.queue].ordered
-        if self._held and ordered and _lane(delivery) in map(_lane_of, self._held):
-            self._held.append(Held(delivery, 0.0))
+        if self._held.holds(delivery):
+            self._held.add(delivery)
         elif self._handle(delivery) is Outcome.BUSY:
-            self._held.append(Held(delivery, time.monotonic() + HELD_AGAIN, raced=True))
+            self._held.add(delivery, raced=True)
 
     def _handle(self, delivery: Delivery, raced: bool = False) -> Outcome | None:
         """Handle and ack it, or give it back if the stop came first; if it is BUSY, it is still to be done."""
@@ -174,19 +199,14 @@ class ConsumerLoop:
         return outcome
 
     def _look_again(self) -> bool:
-        """Take the held deliveries whose time has come, in order; of an ordered queue none before one of its key."""
-        left: list[Held] = []
+        """Take the held deliveries whose time has come, in order."""
         took = False
-        for held in self._held:
-            behind = self.subscriptions[held.delivery.queue].ordered and _lane_of(held) in map(_lane_of, left)
-            if behind or held.at > time.monotonic() or self.stop.is_set():
-                left.append(held)
-                continue
+        while not self.stop.is_set() and (held := self._held.take()) is not None:
             took = True
             if self._handle(held.delivery, held.raced) is Outcome.BUSY:
-                pause = min(1.0, held.pause * 2)
-                left.append(Held(held.delivery, time.monotonic() + pause, pause, raced=True))
-        self._held = left
+                self._held.put_back(held)
+            else:
+                self._held.done(held)
         return took
 
     def _ack(self, delivery: Delivery) -> None:
@@ -271,7 +291,7 @@ class ConsumerLoop:
     def _leave(self) -> None:
         """Ack what was committed and give back the rest."""
         self._flush()
-        self._give_back([held.delivery for held in self._held])
+        self._give_back(self._held.deliveries())
         try:
             self.consumer.close(min(5.0, max(0.5, self.stop.left() - 2)))
         except (DatabaseError, InterfaceError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from django.db.models import Q, QuerySet
@@ -48,6 +49,18 @@ def advance(using: str, consumer: str, arrived: Arrived, now: datetime) -> bool:
         [consumer, arrived.source, arrived.key, arrived.position, db.to_database(now)],
     )
     return bool(rows)
+
+
+def lock_newest(using: str, consumer: str, keys: Sequence[tuple[str, str]]) -> None:
+    """Lock the rows of these (source, key), which `advance` would otherwise lock one after the other."""
+    db = Dialect(using)
+    if db.postgresql:
+        table, parameters = db.table("k", {"source": "text", "key": "text"}, sorted(keys))
+        db.execute(
+            f"SELECT 1 FROM {Newest._meta.db_table} n JOIN {table} ON n.source = k.source AND n.key = k.key "
+            "WHERE n.consumer = %s ORDER BY n.source, n.key FOR UPDATE OF n",
+            [*parameters, consumer],
+        )
 
 
 def _lane(using: str, consumer: str, key: str) -> QuerySet[Handling]:

@@ -7,9 +7,10 @@ transaction, whatever becomes of the process. A SQLite write transaction (BEGIN 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from datetime import datetime
 
-from outbox_core.outbox.sql import Dialect
+from outbox_core.outbox.sql import Dialect, array
 
 
 def take(using: str, consumer: str, message_id: str) -> datetime | None:
@@ -25,9 +26,23 @@ def take(using: str, consumer: str, message_id: str) -> datetime | None:
     return now if obtained else None
 
 
+def take_all(using: str, consumer: str, message_ids: Collection[str]) -> tuple[set[str], datetime]:
+    """Lock those messages that no one else has, until the transaction ends; and the database's time. As with `take`,
+    no one waits."""
+    db = Dialect(using)
+    if not db.postgresql:
+        return set(message_ids), db.now()
+    slots = {_slot("message", consumer, id_): id_ for id_ in message_ids}
+    rows = db.execute(
+        "SELECT slot, pg_try_advisory_xact_lock(slot), clock_timestamp() FROM unnest(%s::bigint[]) AS slot",
+        [array("bigint", slots)],
+    )
+    return {slots[slot] for slot, obtained, _ in rows if obtained}, rows[-1][2]
+
+
 def take_key(using: str, consumer: str, key: str) -> None:
-    """Wait for the key of an ordered consumer, and hold it until the transaction ends. One key per transaction, after
-    the message's own lock, which no one waits for: so no circle of waiting can form."""
+    """Wait for the key of an ordered consumer, and hold it until the transaction ends. It is taken after the messages'
+    own locks, which no one waits for, and several keys in their order: so no circle of waiting can form."""
     db = Dialect(using)
     if db.postgresql:
         db.execute("SELECT pg_advisory_xact_lock(%s)", [_slot("key", consumer, key)])

@@ -33,13 +33,17 @@ class Patience:
         self._rng = rng
         self._one_writer = connections[using].vendor == "sqlite"
 
-    def get(self, step: Callable[[], T], *, writes: bool = True) -> T | None:
-        """The step's result; None if the stop came before it was done."""
+    def get(
+        self, step: Callable[[], T], *, writes: bool = True, passes: type[Exception] | tuple[()] = ()
+    ) -> T | None:
+        """The step's result; None if the stop came before it was done. Raises `passes` if the step does."""
         failures, first = 0, time.monotonic()
         while True:
             began = time.monotonic()
             try:
                 result = step()
+            except passes:
+                raise
             except Exception as error:
                 failures += 1
                 if self.limit is not None and time.monotonic() - first > self.limit:

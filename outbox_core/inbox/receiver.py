@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -85,10 +84,10 @@ class Run:
             with transaction.atomic(using=self.using, durable=True):
                 outcome = self._once()
         except KeyboardInterrupt:
-            _reset(self.using)
+            reset(self.using)
             raise
         except BaseException as error:  # SystemExit too: a handler must not end the worker
-            _reset(self.using)
+            reset(self.using)
             if self.started:
                 return failures.record(self, error)
             # InternalError: the session was ended (idle in a transaction), or the database only reads for now.
@@ -102,12 +101,14 @@ class Run:
         return outcome
 
     def _once(self) -> Outcome:
-        self._began = time.monotonic()
         now = locks.take(self.using, self.consumer, self.arrived.id)
-        if now is None:
-            return Outcome.BUSY
+        return Outcome.BUSY if now is None else self.decide(now)
+
+    def decide(self, now: datetime) -> Outcome:
+        """What becomes of it, in the caller's transaction, which holds the message's lock since `now`."""
+        self._began = time.monotonic()
         if self.in_order:
-            locks.take_key(self.using, self.consumer, self.arrived.key)
+            self._lock_key()
         if known := self._known(now):
             return known
         if self.arrived.problem:
@@ -117,6 +118,9 @@ class Run:
         if self.row is None and self.in_order and lanes.held(self.using, self.consumer, self.arrived):
             return self._keep("waiting")
         return self._handle(now)
+
+    def _lock_key(self) -> None:
+        locks.take_key(self.using, self.consumer, self.arrived.key)
 
     def _known(self, now: datetime) -> Outcome | None:
         """What to do if the message was seen before, or None if it is to be handled."""
@@ -184,7 +188,7 @@ class Run:
         if self.subscription.discard_stale and not lanes.advance(
             self.using, self.consumer, self.arrived, now
         ):
-            self._receipt("stale", now)
+            self.make_receipt("stale", now).save(using=self.using, force_insert=True)
             self.finish(self.row, now)
             return Outcome.STALE
         self._call(handler, message)
@@ -216,26 +220,28 @@ class Run:
 
     def _settle(self, now: datetime) -> None:
         try:
-            self._receipt("processed", now)
+            self.make_receipt("processed", now).save(using=self.using, force_insert=True)
         except DatabaseError as error:
             raise BrokenTransaction(f"the transaction that the handler left cannot go on: {error}") from error
         crash.point("receipt")
         self.finish(self.row, now)
-        end = now + timedelta(
-            seconds=time.monotonic() - self._began
-        )  # the database's clock, without asking again
-        since = self.arrived.envelope.published_at
-        latency = tallies.bucket((end - since).total_seconds()) if since else tallies.NO_LATENCY
-        tallies.add(
-            self.using, self.worker, Counter({tallies.Count(self.consumer, "handled", latency): 1}), end
-        )
+        tallies.add(self.using, self.worker, {self.make_count(now): 1}, now)
         crash.point("handled")
 
-    def _receipt(self, outcome: str, now: datetime) -> None:
-        Receipt.objects.using(self.using).create(
+    def make_receipt(self, outcome: str, now: datetime) -> Receipt:
+        """The record that this consumer is done with it; not saved."""
+        return Receipt(
             **self._identity, received_at=self.row.received_at if self.row else now, outcome=outcome,
             digest=self.arrived.digest, attempt=self.arrived.attempt, position=self.arrived.position,
         )  # fmt: skip
+
+    def make_count(self, now: datetime) -> tallies.Count:
+        """What the tallies learn of a handled message: how long after its publishing it is done."""
+        # The database's clock, without asking again.
+        end = now + timedelta(seconds=time.monotonic() - self._began)
+        since = self.arrived.envelope.published_at
+        latency = tallies.bucket((end - since).total_seconds()) if since else tallies.NO_LATENCY
+        return tallies.Count(self.consumer, "handled", latency)
 
     def finish(self, row: Handling | None, now: datetime) -> None:
         """The message is done: its row goes, and the next of its key may come."""
@@ -253,7 +259,7 @@ class Run:
         return Outcome.UNDECODABLE
 
 
-def _reset(using: str) -> None:
+def reset(using: str) -> None:
     """Nothing that a handler did to a connection reaches the next message."""
     connection = connections[using]
     if (

@@ -78,7 +78,8 @@ def subscribe(
     `ordered`: a message that fails holds back the later ones of its key for this consumer.
     `discard_stale`: a message older than the newest one applied for the same (source, key) has no effect.
     `using`: the database alias that the function writes to.
-    `group`: how many messages may share one transaction. Accepted, and treated as 1 for now.
+    `group`: how many messages may share one transaction, 1 to 1000. One that fails is rolled back alone; a function
+    must not count on its own commit (`on_commit` runs after that of the group).
     `prefetch`: deliveries held unacked; left out, `OUTBOX["PREFETCH"]`.
 
     Raises ValueError (TypeError for a wrong type) at import: for a bad name, pattern or number, for a type that the

@@ -70,6 +70,12 @@ class Dialect:
             return f"{column} = ANY(%s::bigint[])", array("bigint", ids)
         return f"{column} IN (SELECT value FROM json_each(%s))", json.dumps(list(ids))
 
+    def among_texts(self, column: str, values: Iterable[str]) -> tuple[str, Any]:
+        """The same for texts."""
+        if self.postgresql:
+            return f"{column} = ANY(%s::text[])", list(values)
+        return f"{column} IN (SELECT value FROM json_each(%s))", json.dumps(list(values))
+
     def table(
         self, name: str, columns: dict[str, str], rows: Sequence[Sequence[Any]]
     ) -> tuple[str, list[Any]]:

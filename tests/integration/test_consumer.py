@@ -63,8 +63,12 @@ def consume(
     return loop.run(stop or Stop(), once=once)
 
 
-def test_what_stands_in_the_queues_is_handled_once_and_acked(put: Put) -> None:
-    with subscribed(write_letter) as one, subscribed(write_letter, "test.#") as other:
+@pytest.mark.parametrize("group", [1, 7])
+def test_what_stands_in_the_queues_is_handled_once_and_acked(put: Put, group: int) -> None:
+    with (
+        subscribed(write_letter, group=group) as one,
+        subscribed(write_letter, "test.#", group=group) as other,
+    ):
         declare(one, other)
         sends = put(30)
         assert consume(one, other) == {"handled": 60}
@@ -73,13 +77,14 @@ def test_what_stands_in_the_queues_is_handled_once_and_acked(put: Put) -> None:
     assert not Duplicate.objects.exists()
 
 
-def test_failures_leave_the_queue_and_are_run_again_when_they_are_due(put: Put) -> None:
+@pytest.mark.parametrize("group", [1, 7])
+def test_failures_leave_the_queue_and_are_run_again_when_they_are_due(put: Put, group: int) -> None:
     def fail_once(message: InboxMessage) -> None:
         write_letter(message)
         if message.run == 1:
             raise LookupError
 
-    with subscribed(fail_once) as subscription:
+    with subscribed(fail_once, group=group) as subscription:
         declare(subscription)
         put(5)
         first = consume(subscription)
@@ -91,8 +96,9 @@ def test_failures_leave_the_queue_and_are_run_again_when_they_are_due(put: Put) 
     assert not Duplicate.objects.exists()
 
 
-def test_a_message_that_is_put_twice_has_one_effect_and_one_record(put: Put) -> None:
-    with subscribed(write_letter) as subscription:
+@pytest.mark.parametrize("group", [1, 7])
+def test_a_message_that_is_put_twice_has_one_effect_and_one_record(put: Put, group: int) -> None:
+    with subscribed(write_letter, group=group) as subscription:
         declare(subscription)
         put(2, message_id="the-same")
         assert consume(subscription) == {"handled": 1, "duplicate": 1}

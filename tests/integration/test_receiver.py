@@ -223,13 +223,13 @@ def _raise_without_text(message: InboxMessage) -> None:
     raise Silent
 
 
-@pytest.mark.parametrize(
-    "handler",
-    [
-        _swallow_integrity_error, _close, _close_underneath, _roll_back, _leave_a_block_open, _exit,
-        _raise_without_text,
-    ],
-)  # fmt: skip
+BREAKING = [
+    _swallow_integrity_error, _close, _close_underneath, _roll_back, _leave_a_block_open, _exit, _raise_without_text,
+]  # fmt: skip
+"""Handlers that leave their transaction unusable, or raise what is no ordinary error."""
+
+
+@pytest.mark.parametrize("handler", BREAKING)
 def test_what_a_handler_does_to_its_transaction_harms_no_other_message(
     handler: Callable[[InboxMessage], None],
 ) -> None:
