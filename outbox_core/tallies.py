@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import NamedTuple
 
-from django.db import connections
-
 from outbox_core.models import Tally
+from outbox_core.sql import Dialect
 
 NO_LATENCY = -1
 LAST_BUCKET = 26  # 2^26 ms are 18 hours
@@ -55,14 +54,13 @@ def add(using: str, worker: str, counts: Mapping[Count, int], now: datetime) -> 
     rows = [(c, n) for c, n in sorted(counts.items()) if n]
     if not rows:
         return
-    connection = connections[using]
-    minute = connection.ops.adapt_datetimefield_value(now.replace(second=0, microsecond=0))
+    db = Dialect(using)
+    minute = db.moment(now.replace(second=0, microsecond=0))
     table = Tally._meta.db_table
     values = ", ".join(["(%s, %s, %s, %s, %s, %s)"] * len(rows))
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"INSERT INTO {table} (minute, worker, destination, kind, bucket, count) VALUES {values} "
-            "ON CONFLICT (minute, worker, destination, kind, bucket) "
-            f"DO UPDATE SET count = {table}.count + excluded.count",
-            [x for c, n in rows for x in (minute, worker, c.destination, c.kind, c.bucket, n)],
-        )
+    db.execute(
+        f"INSERT INTO {table} (minute, worker, destination, kind, bucket, count) VALUES {values} "
+        "ON CONFLICT (minute, worker, destination, kind, bucket) "
+        f"DO UPDATE SET count = {table}.count + excluded.count",
+        [x for c, n in rows for x in (minute, worker, c.destination, c.kind, c.bucket, n)],
+    )

@@ -17,13 +17,14 @@ from datetime import datetime
 from django.db import DatabaseError, InterfaceError, InternalError, OperationalError, connections, transaction
 
 from outbox_core import crash, tallies
-from outbox_core.inbox import failures, lanes, locks
+from outbox_core.inbox import failures, lanes, locks, receipts
 from outbox_core.inbox.message import arrive
 from outbox_core.inbox.outcomes import Outcome
+from outbox_core.inbox.receipts import NewReceipt
 from outbox_core.inbox.receiver import RNG, Run, receive, reset
 from outbox_core.inbox.registry import Subscription
 from outbox_core.models import Handling, Receipt
-from outbox_core.outbox.sql import Dialect
+from outbox_core.sql import Dialect
 from outbox_core.transports.base import Delivery
 
 log = logging.getLogger("outbox.inbox")
@@ -59,7 +60,7 @@ class Member(Run):
     """One message of a group. What it leaves to be written is written for all of them at once."""
 
     known: bool = True  # there is a record of it
-    receipt: Receipt | None = field(default=None, init=False)
+    receipt: NewReceipt | None = field(default=None, init=False)
     count: tallies.Count | None = field(default=None, init=False)
 
     def _seen(self) -> bool:
@@ -176,10 +177,10 @@ class _Group:
 
     def _settle(self, now: datetime) -> None:
         """The receipts, by message id as everyone inserts them, and the counts."""
-        receipts = sorted((m.receipt for m in self.members if m.receipt), key=lambda r: r.message_id)
-        if not receipts:
+        written = sorted((m.receipt for m in self.members if m.receipt), key=lambda r: r.message_id)
+        if not written:
             return
-        Receipt.objects.using(self.using).bulk_create(receipts)
+        receipts.insert(self.using, written)
         crash.point("receipt")
         counts = tallies.Counts(m.count for m in self.members if m.count)
         tallies.add(self.using, self.members[0].worker, counts, now)

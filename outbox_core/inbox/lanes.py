@@ -10,7 +10,7 @@ from django.db.models import Q, QuerySet
 from outbox_core.conf import settings
 from outbox_core.inbox.message import Arrived
 from outbox_core.models import Handling, Newest
-from outbox_core.outbox.sql import Dialect
+from outbox_core.sql import Dialect
 
 
 def held(using: str, consumer: str, arrived: Arrived) -> bool:

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Collection
 from datetime import datetime
 
-from outbox_core.outbox.sql import Dialect, array
+from outbox_core.sql import Dialect, array
 
 
 def take(using: str, consumer: str, message_id: str) -> datetime | None:

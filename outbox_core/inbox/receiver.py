@@ -21,12 +21,13 @@ from django.db import (
 )
 
 from outbox_core import context, crash, tallies
-from outbox_core.inbox import duplicates, failures, kept, lanes, locks
+from outbox_core.inbox import duplicates, failures, kept, lanes, locks, receipts
 from outbox_core.inbox.message import Arrived, InboxMessage, Undecodable, arrive, fits
 from outbox_core.inbox.outcomes import BrokenTransaction, Outcome
+from outbox_core.inbox.receipts import NewReceipt
 from outbox_core.inbox.registry import Handler, Subscription
 from outbox_core.models import Handling, Receipt
-from outbox_core.outbox.sql import Dialect
+from outbox_core.sql import Dialect
 from outbox_core.transports.base import Delivery
 
 RNG = random.Random()
@@ -188,7 +189,7 @@ class Run:
         if self.subscription.discard_stale and not lanes.advance(
             self.using, self.consumer, self.arrived, now
         ):
-            self.make_receipt("stale", now).save(using=self.using, force_insert=True)
+            receipts.insert(self.using, [self.make_receipt("stale", now)])
             self.finish(self.row, now)
             return Outcome.STALE
         self._call(handler, message)
@@ -220,7 +221,7 @@ class Run:
 
     def _settle(self, now: datetime) -> None:
         try:
-            self.make_receipt("processed", now).save(using=self.using, force_insert=True)
+            receipts.insert(self.using, [self.make_receipt("processed", now)])
         except DatabaseError as error:
             raise BrokenTransaction(f"the transaction that the handler left cannot go on: {error}") from error
         crash.point("receipt")
@@ -228,11 +229,11 @@ class Run:
         tallies.add(self.using, self.worker, {self.make_count(now): 1}, now)
         crash.point("handled")
 
-    def make_receipt(self, outcome: str, now: datetime) -> Receipt:
-        """The record that this consumer is done with it; not saved."""
-        return Receipt(
-            **self._identity, received_at=self.row.received_at if self.row else now, outcome=outcome,
-            digest=self.arrived.digest, attempt=self.arrived.attempt, position=self.arrived.position,
+    def make_receipt(self, outcome: str, now: datetime) -> NewReceipt:
+        """The record that this consumer is done with it; not written."""
+        return NewReceipt(
+            self.consumer, self.arrived.id, self.row.received_at if self.row else now, outcome, self.arrived.digest,
+            self.arrived.attempt, self.arrived.position,
         )  # fmt: skip
 
     def make_count(self, now: datetime) -> tallies.Count:

@@ -19,7 +19,7 @@ from outbox_core.operations.lineage import causes, effects
 from outbox_core.operations.reception import ConsumerState, consumers, unfinished
 from outbox_core.operations.timeline import Entry, timeline
 from outbox_core.outbox import leases
-from outbox_core.outbox.sql import Dialect
+from outbox_core.sql import Dialect
 
 __all__ = [
     "EARLIER_CAP", "ConsumerState", "Entry", "Standing", "Wait", "causes", "consumers", "effects", "standing",

@@ -11,7 +11,7 @@ from outbox_core.models import PARTITIONS, Dispatch, Lease, Message, Parked, Par
 from outbox_core.outbox import leases
 from outbox_core.outbox.alarm import BEGINNING, behind_nothing
 from outbox_core.outbox.queue import Place, promote
-from outbox_core.outbox.sql import exclusive
+from outbox_core.sql import exclusive
 
 SHOWN = 20  # rows of one kind that are named
 TRIES = 20

@@ -11,8 +11,8 @@ from outbox_core.clock import database_now
 from outbox_core.heartbeat import alive_for
 from outbox_core.models import Message, Pending, Worker
 from outbox_core.operations.counting import CAP
-from outbox_core.outbox.sql import Dialect
 from outbox_core.outbox.stranding import stranded_roads
+from outbox_core.sql import Dialect
 
 MOST = 8  # roads that are told
 

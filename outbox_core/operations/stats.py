@@ -26,7 +26,7 @@ from outbox_core.models import (
 )
 from outbox_core.operations import undone
 from outbox_core.operations.counting import CAP, capped
-from outbox_core.outbox.sql import Dialect
+from outbox_core.sql import Dialect
 
 ASIDE_SCAN = 5_000  # rows set aside that a page looks at, at most
 SCAN = 100_000  # rows of the queue that a page looks at, at most

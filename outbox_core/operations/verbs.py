@@ -25,7 +25,7 @@ from outbox_core.operations.facts import Facts, attempts_opened, gather, last_ch
 from outbox_core.operations.reception import unfinished
 from outbox_core.operations.undone import GIVEN_UP
 from outbox_core.outbox import leases, queue
-from outbox_core.outbox.sql import exclusive
+from outbox_core.sql import exclusive
 from outbox_core.states import QUEUED, VERBS, State
 from outbox_core.wakeup import CHANGED, PENDING, announce
 

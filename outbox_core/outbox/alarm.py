@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from outbox_core.outbox import leases
 from outbox_core.outbox.queue import ASIDE, PENDING, Place, first_in_lane, held, promote
-from outbox_core.outbox.sql import Dialect, exclusive, glance
+from outbox_core.sql import Dialect, exclusive, glance
 
 log = logging.getLogger("outbox.alarm")
 

@@ -32,7 +32,7 @@ from outbox_core.outbox.leases import decode
 from outbox_core.outbox.load import unsent, write_lanes
 from outbox_core.outbox.queue import Row
 from outbox_core.outbox.settle import Settler
-from outbox_core.outbox.sql import Dialect, exclusive
+from outbox_core.sql import Dialect, exclusive
 from outbox_core.transports import transport
 from outbox_core.transports.base import Publisher
 

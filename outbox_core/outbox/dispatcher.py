@@ -21,9 +21,9 @@ from outbox_core.models import PARTITIONS
 from outbox_core.outbox import alarm, housekeeping, leases, queue
 from outbox_core.outbox.pace import Pace
 from outbox_core.outbox.relay import Relay
-from outbox_core.outbox.sql import Dialect
 from outbox_core.outbox.turn import Turn
 from outbox_core.shutdown import Stop
+from outbox_core.sql import Dialect
 
 log = logging.getLogger("outbox.dispatcher")
 

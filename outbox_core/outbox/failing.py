@@ -11,7 +11,7 @@ from outbox_core.models import FailedAttempt, Parked
 from outbox_core.outbox.answers import Answer
 from outbox_core.outbox.leases import MAYBE_SENT, fingerprint
 from outbox_core.outbox.queue import PENDING
-from outbox_core.outbox.sql import Dialect
+from outbox_core.sql import Dialect
 from outbox_core.states import State
 from outbox_core.tallies import Count, Counts
 from outbox_core.transports.base import Outcome

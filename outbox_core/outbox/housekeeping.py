@@ -8,7 +8,7 @@ from django.db.models import Count as SqlCount
 from django.db.models import Max
 
 from outbox_core.models import Message, Tally
-from outbox_core.outbox.sql import exclusive
+from outbox_core.sql import exclusive
 from outbox_core.tallies import Count, Counts, add
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -12,7 +12,7 @@ from outbox_core.models import Pending
 from outbox_core.outbox.answers import Answer
 from outbox_core.outbox.leases import OwnerChanged, count_maybe_sent, lock_owner
 from outbox_core.outbox.settle import Settler
-from outbox_core.outbox.sql import exclusive
+from outbox_core.sql import exclusive
 
 TRIES = 20
 

@@ -17,7 +17,7 @@ from django.db.models import F
 from outbox_core.clock import ClockTimestamp, database_now
 from outbox_core.conf import settings
 from outbox_core.models import PARTITIONS, FailedAttempt, Lease, Partition, Pending
-from outbox_core.outbox.sql import Dialect, exclusive
+from outbox_core.sql import Dialect, exclusive
 
 MAYBE_SENT = "MaybeSent"
 

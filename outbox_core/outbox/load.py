@@ -11,7 +11,7 @@ from outbox_core.envelope import Stored, write
 from outbox_core.models import Message
 from outbox_core.outbox.answers import Answer
 from outbox_core.outbox.queue import Row
-from outbox_core.outbox.sql import Dialect
+from outbox_core.sql import Dialect
 from outbox_core.transports.base import Outcome, Send
 
 _NAMES = ", ".join(name.removesuffix("_text") for name in Stored._fields)

@@ -23,7 +23,7 @@ from outbox_core.errors import InvalidMessage, MessageConflict, NotInTransaction
 from outbox_core.models import Duplicate, Message, Pending
 from outbox_core.outbox import direct
 from outbox_core.outbox.outgoing import Checked, Outgoing, check
-from outbox_core.outbox.sql import Dialect
+from outbox_core.sql import Dialect
 
 CHUNK = 1000  # messages per statement
 LOCK_CLASS, LOCK_SLOTS = (

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from outbox_core.models import Message, Parked, Pending
 from outbox_core.outbox.outgoing import partition_of
-from outbox_core.outbox.sql import Dialect, array, glance
+from outbox_core.sql import Dialect, array, glance
 
 __all__ = [
     "START", "Floor", "Row", "due_in", "followers", "next_position", "partition_of", "place", "promote", "read",

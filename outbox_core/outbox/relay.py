@@ -24,9 +24,9 @@ from outbox_core.outbox.circuits import Circuits
 from outbox_core.outbox.late import record_late
 from outbox_core.outbox.load import load, unsent
 from outbox_core.outbox.reading import Reading
-from outbox_core.outbox.sql import Dialect, exclusive
 from outbox_core.outbox.turn import Memory, Turn
 from outbox_core.shutdown import Stop
+from outbox_core.sql import Dialect, exclusive
 from outbox_core.transports import transport
 from outbox_core.transports.base import Publisher
 

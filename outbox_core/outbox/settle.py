@@ -18,7 +18,7 @@ from outbox_core.models import Dispatch, Message
 from outbox_core.outbox.answers import NACKED, Answer
 from outbox_core.outbox.failing import Delay, Failures
 from outbox_core.outbox.queue import PARKED, PENDING, promote
-from outbox_core.outbox.sql import Dialect
+from outbox_core.sql import Dialect
 from outbox_core.tallies import NO_LATENCY, Count, Counts, bucket
 from outbox_core.transports.base import Outcome
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from outbox_core.outbox.queue import PENDING, Road
-from outbox_core.outbox.sql import Dialect, array
+from outbox_core.sql import Dialect, array
 
 _OF_A_ROAD = f"""
 SELECT message FROM {PENDING} {{index}}

@@ -20,7 +20,7 @@ from outbox_core.outbox.circuits import Circuits
 from outbox_core.outbox.queue import Row
 from outbox_core.outbox.reading import Reading, choose, lanes
 from outbox_core.outbox.settle import Settler
-from outbox_core.outbox.sql import Dialect, exclusive
+from outbox_core.sql import Dialect, exclusive
 from outbox_core.transports.base import Outcome
 
 

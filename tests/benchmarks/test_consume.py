@@ -16,7 +16,7 @@ from outbox_core.models import Receipt
 from outbox_core.transports import transport
 from outbox_core.transports.base import Publisher, Queue
 from tests.benchmarks.conftest import Board
-from tests.bulk.handlers import CONSUMER, TYPE
+from tests.bulk.handlers import CONSUMER, INSERT, TYPE
 from tests.integration.carrying import each_alone, message, send_all, until_usable
 from tests.processes import wait_until
 
@@ -79,7 +79,6 @@ def test_consuming_against_one_transaction_each_and_against_bare_pika(
 
 def consume_by_hand(url: str) -> float:
     """Messages per second of pika and two INSERTs in one transaction each, acked after the commit."""
-    letter = f'INSERT INTO {Letter._meta.db_table} ("to", subject, sent_at) VALUES (%s, %s, now())'
     receipt = (
         f"INSERT INTO {Receipt._meta.db_table} (consumer, message_id, received_at, outcome, digest, attempt) "
         "VALUES (%s, %s, now(), 'processed', '', 1)"
@@ -90,7 +89,7 @@ def consume_by_hand(url: str) -> float:
         began = time.perf_counter()
         for done, (method, properties, _body) in enumerate(channel.consume(CONSUMER), 1):
             with transaction.atomic(), connection.cursor() as cursor:
-                cursor.execute(letter, [properties.message_id, TYPE])
+                cursor.execute(INSERT, [properties.message_id, TYPE])
                 cursor.execute(receipt, [CONSUMER, properties.message_id])
             channel.basic_ack(method.delivery_tag)
             if done == MESSAGES:

@@ -15,8 +15,8 @@ from django.db import connection, transaction
 from outbox_core.clock import database_now
 from outbox_core.outbox.circuits import Circuits
 from outbox_core.outbox.reading import Reading
-from outbox_core.outbox.sql import exclusive
 from outbox_core.outbox.turn import Memory, Turn
+from outbox_core.sql import exclusive
 from tests.benchmarks.conftest import Board
 from tests.integration.plans import PARKED, PENDING, fill
 

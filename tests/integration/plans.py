@@ -11,7 +11,7 @@ from typing import Any
 from django.db import connection, transaction
 
 from outbox_core.models import Parked, Pending
-from outbox_core.outbox.sql import Dialect, exclusive
+from outbox_core.sql import Dialect, exclusive
 
 PENDING, PARKED = Pending._meta.db_table, Parked._meta.db_table
 

@@ -12,7 +12,7 @@ from outbox_core.models import Message, Parked, Pending
 from outbox_core.outbox import alarm
 from outbox_core.outbox.alarm import BEGINNING, Alarm, behind_nothing
 from outbox_core.outbox.leases import Fenced, join
-from outbox_core.outbox.sql import exclusive
+from outbox_core.sql import exclusive
 from tests.integration.relaying import arrivals, bind, publish_numbered, running, settled
 from tests.processes import wait_until
 

@@ -16,9 +16,9 @@ from outbox_core.outbox import direct
 from outbox_core.outbox.answers import Answer
 from outbox_core.outbox.dispatcher import Dispatcher
 from outbox_core.outbox.queue import claim_direct
-from outbox_core.outbox.sql import Dialect, exclusive
 from outbox_core.outbox.stranding import strand
 from outbox_core.shutdown import Stop
+from outbox_core.sql import Dialect, exclusive
 from outbox_core.transports.base import Outcome
 from tests.integration.relaying import arrivals, bind, publish_numbered, relay, settled
 from tests.integration.situations import own

@@ -25,8 +25,8 @@ from outbox_core.outbox import relay as relay_module
 from outbox_core.outbox.answers import Answer
 from outbox_core.outbox.queue import START
 from outbox_core.outbox.reading import Reading
-from outbox_core.outbox.sql import Dialect
 from outbox_core.outbox.turn import Turn
+from outbox_core.sql import Dialect
 from outbox_core.transports import transport
 from outbox_core.transports.base import Outcome, Send
 from tests import spawning

@@ -23,7 +23,7 @@ from outbox_core.operations.inspect import (
     timeline,
 )  # fmt: skip
 from outbox_core.operations.verbs import act
-from outbox_core.outbox.sql import Dialect
+from outbox_core.sql import Dialect
 from tests.integration.situations import (
     ANA,
     aside,

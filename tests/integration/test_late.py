@@ -14,7 +14,7 @@ from outbox_core.outbox import leases, queue
 from outbox_core.outbox.answers import Answer
 from outbox_core.outbox.late import record_late
 from outbox_core.outbox.queue import START, Row
-from outbox_core.outbox.sql import Dialect, exclusive
+from outbox_core.sql import Dialect, exclusive
 from outbox_core.transports.base import Outcome
 from tests.integration.situations import ANA, own, pending
 
@@ -90,3 +90,17 @@ def test_a_late_confirm_leaves_a_redispatch_alone_that_its_owner_is_sending() ->
     own("heir", [message])
     confirm_late(row)
     assert Pending.objects.get().attempts == again.attempts  # else the heir's own answer would not count
+
+
+def test_a_message_that_came_back_late_has_no_failure_counted() -> None:
+    """A failure is an opinion: it counts under the own lease only, and this one is gone."""
+    message = pending(key="k")
+    row = sending(message, "stalled")
+    bury("stalled")
+    row = read(message)
+    answers = [Answer(row, Outcome.RETURNED, database_now(), "Unroutable", "no queue is bound")]
+    record_late("default", "late", answers, random.Random(1))
+    assert answers == []
+    waiting = Pending.objects.get()
+    assert (waiting.failures, waiting.attempts) == (0, 1)
+    assert FailedAttempt.objects.get().error_class == leases.MAYBE_SENT

@@ -20,7 +20,7 @@ from outbox_core.outbox import alarm, leases, queue, stranding
 from outbox_core.outbox.answers import Answer
 from outbox_core.outbox.queue import START, Floor, Row
 from outbox_core.outbox.settle import Settler
-from outbox_core.outbox.sql import Dialect
+from outbox_core.sql import Dialect
 from outbox_core.transports.base import Outcome
 from tests.integration.plans import PARKED, PENDING, Plan, fill, plans, statistics
 

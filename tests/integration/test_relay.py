@@ -13,7 +13,7 @@ from outbox_core import Outgoing, publish, publish_many
 from outbox_core.clock import database_now
 from outbox_core.models import Dispatch, FailedAttempt, Lease, Message, Parked, Partition, Pending, Tally
 from outbox_core.outbox import leases
-from outbox_core.outbox.sql import exclusive
+from outbox_core.sql import exclusive
 from tests.integration.relaying import (
     alone,
     arrivals,

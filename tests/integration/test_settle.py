@@ -18,7 +18,7 @@ from outbox_core.outbox import queue
 from outbox_core.outbox.answers import Answer
 from outbox_core.outbox.queue import START, Row
 from outbox_core.outbox.settle import Settler
-from outbox_core.outbox.sql import Dialect, exclusive
+from outbox_core.sql import Dialect, exclusive
 from outbox_core.transports.base import Outcome
 from tests.spawning import database_url
 

@@ -11,8 +11,8 @@ import pytest
 from outbox_core.models import Dispatch, FailedAttempt, Parked, Pending, Worker
 from outbox_core.operations.verbs import Actor, act
 from outbox_core.outbox.queue import promote
-from outbox_core.outbox.sql import Dialect, exclusive
 from outbox_core.outbox.stranding import stranded_roads
+from outbox_core.sql import Dialect, exclusive
 from tests.integration.relaying import (
     arrivals,
     bind,

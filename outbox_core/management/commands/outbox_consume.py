@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from typing import Any
 
@@ -40,6 +41,7 @@ class Command(BaseCommand):
                 f'Consuming {names} from {where(using)} into database "{using}". Ctrl-C ends it.'
             )
             self.stdout.flush()
+        gc.freeze()  # as the dispatcher does
         with stop_on_signals(grace=GRACE) as stop:
             loop = ConsumerLoop(options["database"], chosen, options["name"])
             try:
