@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Any, NoReturn
 from uuid import UUID
 
-from django.db import OperationalError
-from psycopg.errors import LockNotAvailable
+from django.db import InternalError, OperationalError
+from psycopg.errors import IdleInTransactionSessionTimeout, LockNotAvailable
 
 from outbox_core.clock import ClockTimestamp, database_now
 from outbox_core.errors import InvalidMessage, OutboxError, StateChanged
@@ -30,6 +30,12 @@ from outbox_core.states import QUEUED, VERBS, State
 from outbox_core.wakeup import CHANGED, PENDING, announce
 
 __all__ = ["Acted", "Actor", "act"]
+
+_TOO_SLOW: dict[type[BaseException | None], str] = {
+    LockNotAvailable: "another session holds a lock that this needs",
+    IdleInTransactionSessionTimeout: "this server was too busy to go on with it, and the database gave its locks away",
+}
+"""What ends an act for taking too long (see `exclusive`): nothing of it was committed."""
 
 TRIES = 20  # a partition changes hands at most a few times a second
 
@@ -53,8 +59,8 @@ def act(
     (`inspect.Standing.version`), None to act on whatever state it is in; `selection` the filter that chose it.
 
     Raises StateChanged (who has it or changed it, since when), InvalidMessage for the reason or the verb,
-    Message.DoesNotExist, and OutboxError if its partition keeps changing hands or another session holds a lock for
-    longer than LEASE / 2.
+    Message.DoesNotExist, and OutboxError if its partition keeps changing hands, another session holds a lock for
+    longer than LEASE / 2, or this process stands still for so long.
     """
     if verb not in VERBS:
         raise InvalidMessage("verb", ", ".join(VERBS), verb)
@@ -65,11 +71,10 @@ def act(
                 return _Act(verb, _locked(message_id, using), using).run(actor, reason, version, selection)
         except leases.OwnerChanged:
             continue
-        except OperationalError as error:
-            if isinstance(error.__cause__, LockNotAvailable):
+        except (OperationalError, InternalError) as error:
+            if why := _TOO_SLOW.get(type(error.__cause__)):
                 raise OutboxError(
-                    f"Message {message_id} was left alone: another session holds a lock that this needs; "
-                    "try again in a moment."
+                    f"Message {message_id} was left alone: {why}; try again in a moment."
                 ) from None
             raise
     raise OutboxError("The message's partition keeps changing hands; try again in a moment.")

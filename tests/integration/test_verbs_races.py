@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from django.db import connection, transaction
 
 from outbox_core.clock import ClockTimestamp, database_now
-from outbox_core.errors import StateChanged
+from outbox_core.errors import OutboxError, StateChanged
 from outbox_core.models import Lease, Message, Operation, Parked, Partition, Pending
 from outbox_core.operations import audit
 from outbox_core.operations.inspect import standing
@@ -182,3 +183,22 @@ def test_a_redispatch_of_a_message_that_is_being_pruned_finds_no_message(
         Message.objects.filter(pk=message.pk).delete()
     assert isinstance(threads.join()[0], Message.DoesNotExist)
     assert not Pending.objects.exists()
+
+
+def test_an_act_that_stands_still_for_too_long_is_undone_and_may_be_repeated(
+    pair: str, outbox_settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if pair == "embedded":
+        pytest.skip("SQLite has no server that could end a session")
+    outbox_settings(LEASE=1)
+    message, reserve = dead(), audit.reserve
+
+    def dawdle(using: str) -> int:
+        time.sleep(1)  # a busy machine
+        return reserve(using)
+
+    with monkeypatch.context() as slow, pytest.raises(OutboxError, match="too busy"):
+        slow.setattr(audit, "reserve", dawdle)
+        act("discard", message.pk, actor=ANA, reason="r")
+    assert not Operation.objects.exists()
+    assert act("discard", message.pk, actor=ANA, reason="r").outcome == "done"
