@@ -1,7 +1,9 @@
 """The wire format: how a Message becomes properties and headers, and what a delivery says of itself.
 
 Headers follow CloudEvents 1.0, AMQP binding (`cloudEvents_*`), and W3C Trace Context (`traceparent`). Messages from
-other producers lack most of it; `read` then fills in what is known and says that an id is missing.
+other producers lack most of it; `read` then fills in what is known and says that an id is missing. What a producer
+says in its own words goes before the properties, which some libraries fill in anew at each sending: the attributes of
+a CloudEvent, the `id` and `task` of a Celery task.
 """
 
 from __future__ import annotations
@@ -13,16 +15,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from outbox_core import cloudevents
 from outbox_core.models.message import Message
 from outbox_core.transports.base import Delivery, Send
 
 VERSION = 1
-RESERVED = ("outbox-", "cloudEvents_", "traceparent")
+RESERVED = ("outbox-", *cloudevents.PREFIXES)
 
 
 def reserved(name: str) -> bool:
     """Header names that the envelope itself uses."""
-    return name.startswith(RESERVED[:2]) or name == RESERVED[2]
+    return name.startswith(RESERVED) or name == "traceparent"
 
 
 def route(destination: str, type: str) -> tuple[str, str]:
@@ -110,25 +113,35 @@ class Envelope:
     published_at: datetime | None
     operation: str
     late: bool
+    foreign: bool = False  # not in our format
 
 
 def read(delivery: Delivery) -> Envelope:
     """The envelope of a delivery. Never raises: a header of a wrong type counts as missing."""
     h = delivery.headers
+    event = cloudevents.attributes(delivery)
+    task = _task(h)
     return Envelope(
-        id=delivery.message_id or _text(h.get("cloudEvents_id")) or None,
-        type=delivery.type or _text(h.get("cloudEvents_type")) or delivery.routing_key,
-        key=_text(h.get("outbox-key")) or _text(h.get("cloudEvents_subject")),
+        id=_text(event.get("id")) or task.get("id") or delivery.message_id or None,
+        type=_text(event.get("type")) or delivery.type or task.get("task") or delivery.routing_key,
+        key=_text(h.get("outbox-key")) or _text(event.get("subject")),
         headers={name: value for name, value in h.items() if not reserved(name)},
         attempt=_whole(h.get("outbox-attempt")) or 1,
         position=_whole(h.get("outbox-position")),
         correlation_id=delivery.correlation_id,
         causation_id=_text(h.get("outbox-causation-id")),
-        source=_text(h.get("cloudEvents_source")) or delivery.app_id,
-        published_at=_time(h.get("cloudEvents_time"), delivery.timestamp),
+        source=_text(event.get("source")) or delivery.app_id,
+        published_at=_time(event.get("time"), delivery.timestamp),
         operation=_text(h.get("outbox-operation")),
         late=bool(h.get("outbox-late")),
+        foreign="outbox-version" not in h,
     )
+
+
+def _task(headers: Mapping[str, Any]) -> dict[str, str]:
+    """The id and the name of a Celery task (message protocol 2), which has no message id."""
+    found = {name: _text(headers.get(name)) for name in ("id", "task")}
+    return found if all(found.values()) else {}
 
 
 def _text(value: object) -> str:
@@ -141,7 +154,8 @@ def _whole(value: object) -> int | None:
 
 def _time(value: object, timestamp: int | None) -> datetime | None:
     try:
-        return datetime.fromisoformat(_text(value)).astimezone(UTC)
+        said = value if isinstance(value, datetime) else datetime.fromisoformat(_text(value))
+        return said.astimezone(UTC)
     except (ValueError, OverflowError):
         pass
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outbox_core import envelope
 from outbox_core.inbox.registry import Subscription
@@ -21,10 +21,10 @@ class Held:
     at: float
     pause: float = AGAIN
     raced: bool = False
+    lane: tuple[str, str] = field(init=False)
 
-    @property
-    def lane(self) -> tuple[str, str]:
-        return _lane(self.delivery)
+    def __post_init__(self) -> None:
+        self.lane = _lane(self.delivery)
 
 
 class Holding:

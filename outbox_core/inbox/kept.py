@@ -13,7 +13,7 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any
 
-from outbox_core.inbox.message import SHORT, Arrived, storable
+from outbox_core.inbox.message import SHORT, Arrived, arrive, storable
 from outbox_core.jsontext import MAX_DEPTH
 from outbox_core.models import Handling
 from outbox_core.transports.base import Delivery
@@ -25,6 +25,7 @@ _FIELDS = (
     "exchange",
     "routing_key",
     "content_type",
+    "content_encoding",
     "correlation_id",
     "app_id",
     "timestamp",
@@ -59,7 +60,7 @@ def keep(arrived: Arrived, consumer: str, state: str, **fields: Any) -> Handling
 def restore(row: Handling) -> Delivery:
     """The delivery that a row was made of, but for the broker's handle on it. One without an id has the row's."""
     said = row.envelope
-    fields = {name: unpack(said.get(name)) for name in _FIELDS}
+    fields = {name: unpack(said[name]) for name in _FIELDS if name in said}  # rows may be older than a field
     if said.get(NO_ID):
         fields["message_id"] = row.message_id
     headers = unpack(said.get("headers", {}))
@@ -67,6 +68,11 @@ def restore(row: Handling) -> Delivery:
         handle=None, queue=row.consumer, body=bytes(row.body), redelivered=said.get("redelivered", False),
         headers=headers, **fields,
     )  # fmt: skip
+
+
+def arrived(row: Handling) -> Arrived:
+    """What the delivery says of itself that a row was made of, under the id that it has there."""
+    return arrive(restore(row), (row.message_id or "") if row.envelope.get(NO_ID) else "")
 
 
 def attempt(row: Handling) -> int:

@@ -6,25 +6,19 @@ a delivery impossible to handle is a sentence in `problem`, or raised as Undecod
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
-from outbox_core import envelope, jsontext
+from outbox_core import envelope
+from outbox_core.inbox.body import decode
 from outbox_core.transports.base import Delivery
 
 SHORT = 255  # bytes: what ids, types and keys may take up
 INT32, INT64 = 2**31, 2**63
-JSON_TYPES = re.compile(r"(application|text)/([\w.-]+\+)?json", re.ASCII)
-
-
-class Undecodable(Exception):
-    """A delivery that no handler can be given; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +42,12 @@ class Arrived:
     problem: str
 
 
-def arrive(delivery: Delivery) -> Arrived:
-    """What a delivery says of itself, brought within the limits that the inbox can store."""
+def arrive(delivery: Delivery, id_: str = "") -> Arrived:
+    """What a delivery says of itself, brought within the limits that the inbox can store. `id_`: the random one that
+    it was given when it came first."""
     said = envelope.read(delivery)
+    if id_:
+        said = replace(said, id=id_)
     usable = bool(said.id) and fits(said.id or "")
     return Arrived(
         delivery=delivery,
@@ -125,41 +122,3 @@ class InboxMessage:
 
     def __repr__(self) -> str:
         return f"<InboxMessage {self.type} {self.id} for {self.consumer}>"
-
-
-def decode(delivery: Delivery) -> Any:
-    """The JSON value of a delivery's body. Raises Undecodable with the reason."""
-    kind, _, parameters = delivery.content_type.partition(";")
-    if kind.strip() and not JSON_TYPES.fullmatch(kind.strip().lower()):
-        raise Undecodable(f"content type is {delivery.content_type[:100]!r}, but only JSON can be read")
-    charset = re.search(r"charset\s*=\s*\"?([\w.-]+)", parameters, re.ASCII)
-    if charset and charset[1].lower() not in ("utf-8", "utf8", "us-ascii"):
-        raise Undecodable(f"charset is {charset[1][:40]}, but JSON is UTF-8")
-    try:
-        value = jsontext.load(delivery.body.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise Undecodable(f"body is not UTF-8 (byte {error.start})") from None
-    except (ValueError, ArithmeticError) as error:
-        raise Undecodable(f"body is not JSON that can be read: {str(error)[:200]}") from None
-    _check_limits(value, delivery.body)
-    return value
-
-
-def _check_limits(value: Any, body: bytes) -> None:
-    """The limits that `publish()` has, for messages of other producers."""
-    if len(body) <= jsontext.MAX_DIGITS and body.count(b"[") + body.count(b"{") <= jsontext.MAX_DEPTH:
-        return
-    level, depth = [value], 0
-    while level:
-        depth += 1
-        below: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                below.extend(item.values())
-            elif isinstance(item, list):
-                below.extend(item)
-            elif isinstance(item, Decimal) and len(item.as_tuple().digits) > jsontext.MAX_DIGITS:
-                raise Undecodable(f"body has a number of more than {jsontext.MAX_DIGITS} digits")
-        if depth > jsontext.MAX_DEPTH and any(isinstance(item, dict | list) for item in level):
-            raise Undecodable(f"body is nested more than {jsontext.MAX_DEPTH} levels deep")
-        level = below

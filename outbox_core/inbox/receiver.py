@@ -22,7 +22,8 @@ from django.db import (
 
 from outbox_core import context, crash, tallies
 from outbox_core.inbox import duplicates, failures, kept, lanes, locks, receipts
-from outbox_core.inbox.message import Arrived, InboxMessage, Undecodable, arrive, fits
+from outbox_core.inbox.body import Undecodable
+from outbox_core.inbox.message import Arrived, InboxMessage, arrive, fits
 from outbox_core.inbox.outcomes import BrokenTransaction, Outcome
 from outbox_core.inbox.receipts import NewReceipt
 from outbox_core.inbox.registry import Handler, Subscription
@@ -177,7 +178,7 @@ class Run:
         return self._keep("retrying", available_at=now)
 
     def _handle(self, now: datetime) -> Outcome:
-        handler = self.subscription.handler_for(self.arrived.type)
+        handler = self._handler()
         if handler is None:
             reason = f'consumer "{self.consumer}" has no handler for type "{self.arrived.type}"'
             return self._keep_undecodable(reason, now, "NoHandler")
@@ -195,6 +196,13 @@ class Run:
         self._call(handler, message)
         self._settle(now)
         return Outcome.HANDLED
+
+    def _handler(self) -> Handler | None:
+        """By its type; a foreign one, whose type need be no routing key, else by the binding through which it came."""
+        found = self.subscription.handler_for(self.arrived.type)
+        if found is None and self.arrived.envelope.foreign:
+            found = self.subscription.handler_for(self.arrived.delivery.routing_key)
+        return found
 
     def _call(self, handler: Handler, message: InboxMessage) -> None:
         connection = connections[self.using]

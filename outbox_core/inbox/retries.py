@@ -18,7 +18,6 @@ from outbox_core.conf import settings
 from outbox_core.errors import StateChanged
 from outbox_core.inbox import failures, kept, lanes, locks
 from outbox_core.inbox.failures import DIED, UNFINISHED
-from outbox_core.inbox.message import arrive
 from outbox_core.inbox.outcomes import Outcome
 from outbox_core.inbox.receiver import RNG, Run
 from outbox_core.inbox.registry import Subscription
@@ -86,7 +85,7 @@ def _count_run(this: Run, row: Handling, now: datetime) -> None:
 
 
 def _run(row: Handling, subscription: Subscription, worker: str, rng: random.Random) -> Run:
-    return Run(subscription, worker, arrive(kept.restore(row)), row=row, rng=rng)
+    return Run(subscription, worker, kept.arrived(row), row=row, rng=rng)
 
 
 def retry(using: str, id_: int) -> Handling:

@@ -239,8 +239,9 @@ def read_delivery(tenure: Tenure, queue: str, method: Any, properties: Any, body
         handle=(tenure, method.delivery_tag), queue=queue, body=body, message_id=properties.message_id or None,
         type=properties.type or "", exchange=_text(method.exchange), routing_key=_text(method.routing_key),
         redelivered=bool(method.redelivered), headers=properties.headers or {},
-        content_type=properties.content_type or "", correlation_id=properties.correlation_id or "",
-        app_id=properties.app_id or "", timestamp=properties.timestamp,
+        content_type=properties.content_type or "", content_encoding=properties.content_encoding or "",
+        correlation_id=properties.correlation_id or "", app_id=properties.app_id or "",
+        timestamp=properties.timestamp,
     )  # fmt: skip
 
 

@@ -129,6 +129,7 @@ class Delivery:
     redelivered: bool
     headers: Mapping[str, Any]
     content_type: str = ""
+    content_encoding: str = ""
     correlation_id: str = ""
     app_id: str = ""
     timestamp: int | None = None  # seconds since 1970

@@ -41,7 +41,8 @@ def delivery(
     fields: dict[str, Any] = {
         "handle": None, "queue": queue, "body": json.dumps({"n": 1} if payload is None else payload).encode(),
         "message_id": str(uuid.uuid4()), "type": "test.said", "exchange": "events", "routing_key": "test.said",
-        "redelivered": False, "headers": {"outbox-attempt": 1, **(headers or {})}, "content_type": "application/json",
+        "redelivered": False, "headers": {"outbox-attempt": 1, "outbox-version": 1, **(headers or {})},
+        "content_type": "application/json",
     }  # fmt: skip
     return Delivery(**{**fields, **changes})
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outbox_core.inbox import kept
-from outbox_core.inbox.message import InboxMessage, arrive
+from outbox_core.inbox.message import InboxMessage
 from outbox_core.inbox.outcomes import Outcome
 from outbox_core.models import Duplicate, FailedAttempt, Handling, Receipt
 from tests.integration.receiving import delivery, letters, run_due, subscribed, take, write_letter
@@ -116,7 +116,7 @@ def test_a_delivery_without_an_id_is_handled_each_time_and_says_so() -> None:
         assert take(subscription, delivery(message_id=None)) is Outcome.KEPT
     row = Handling.objects.get()
     assert row.envelope[kept.NO_ID] is True
-    assert arrive(kept.restore(row)).id == row.message_id
+    assert kept.arrived(row).id == row.message_id
 
 
 def test_a_message_of_a_foreign_producer_is_handled() -> None:
@@ -150,7 +150,7 @@ def test_headers_of_every_kind_are_kept_and_come_back() -> None:
         )
         assert take(subscription, given) is Outcome.KEPT
     restored = kept.restore(Handling.objects.get())
-    assert restored.headers == headers
+    assert restored.headers == given.headers
     assert (restored.message_id, restored.type, restored.body) == (given.message_id, given.type, given.body)
     assert (restored.app_id, restored.timestamp, restored.correlation_id) == ("a", 5, "c")
     assert (restored.exchange, restored.routing_key) == (given.exchange, given.routing_key)
