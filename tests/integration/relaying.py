@@ -32,15 +32,20 @@ def arrivals(queue: Queue, expected: int, timeout: float = 30) -> list[Delivery]
     consumer.open()
     found: list[Delivery] = []
 
+    def take(timeout: float) -> list[Delivery]:
+        taken = consumer.receive(timeout)
+        consumer.ack(taken)  # at once: there may be more than the prefetch
+        found.extend(taken)
+        return taken
+
     def all_there() -> bool:
-        found.extend(consumer.receive(0.5))
+        take(0.5)
         return len(found) >= expected
 
     try:
         wait_until(all_there, timeout, every=0, what=f"{expected} messages in {queue.name}")
-        while more := consumer.receive(0.7):
-            found.extend(more)
-        consumer.ack(found)
+        while take(0.7):
+            pass
     finally:
         consumer.close()
     return found
