@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from playwright.sync_api import expect
 
 from outbox_core.models import Operation, Parked, Pending
 from outbox_core.operations import inspect, verbs
@@ -31,7 +32,7 @@ def test_a_button_has_one_effect_and_one_audit_row(live_server_daphne, browser, 
     assert answer.status == 200
     page.wait_for_selector(f"#head[data-state={state}]")
     page.wait_for_selector(".toast.ok")
-    assert page.locator("dialog#operation").count() == 0
+    expect(page.locator("dialog#operation")).to_have_count(0)
     row = Operation.objects.get()
     assert (row.verb, row.actor, row.reason, row.origin) == (
         verb,
@@ -40,7 +41,7 @@ def test_a_button_has_one_effect_and_one_audit_row(live_server_daphne, browser, 
         "dashboard",
     )
     assert inspect.standing(message).state == state
-    assert "operator" in page.locator("#timeline [data-kind=operated]").inner_text()
+    expect(page.locator("#timeline [data-kind=operated]")).to_contain_text("operator")
 
 
 def test_a_page_that_is_out_of_date_is_refused_and_told_who_changed_it(live_server_daphne, browser):
@@ -56,8 +57,8 @@ def test_a_page_that_is_out_of_date_is_refused_and_told_who_changed_it(live_serv
     assert answer.value.status == 409
     problem = page.locator("dialog#operation [role=alert]")
     problem.wait_for()
-    assert "ana" in problem.inner_text()
-    assert "discarded" in problem.inner_text()
+    expect(problem).to_contain_text("ana")
+    expect(problem).to_contain_text("discarded")
     assert Operation.objects.count() == 1
     assert Parked.objects.get().state == "discarded"
 
@@ -89,7 +90,7 @@ def test_two_people_with_the_same_page_have_one_effect_and_the_loser_is_told(liv
             page.click("dialog#operation [type=submit]")
         statuses.append(answer.value.status)
     assert statuses == [200, 409]
-    assert "operator" in pages[1].locator("dialog#operation [role=alert]").inner_text()
+    expect(pages[1].locator("dialog#operation [role=alert]")).to_contain_text("operator")
     assert Operation.objects.count() == 1
     assert Pending.objects.count() == 1
 
@@ -98,14 +99,14 @@ def test_a_message_in_flight_offers_no_act_and_says_who_sends_it(live_server_dap
     message = situations.pending()
     situations.own("dispatcher-z", in_flight=[message])
     page = sign_in(browser.new_page(), live_server_daphne, "operator", f"/messages/{message.message_id}/")
-    assert page.locator("[data-verb]").count() == 0
+    expect(page.locator("[data-verb]")).to_have_count(0)
     assert "dispatcher-z" in page.locator("[data-refused=discard]").get_attribute("title")
-    assert "dispatcher-z" in page.locator("#why").inner_text()
+    expect(page.locator("#why")).to_contain_text("dispatcher-z")
 
 
 def test_a_button_works_on_a_row_that_came_by_live_update(live_server_daphne, browser):
     page = live(sign_in(browser.new_page(), live_server_daphne, "operator", "/messages/"))
-    assert page.locator("#messages tr[data-message-id]").count() == 0
+    expect(page.locator("#messages tr[data-message-id]")).to_have_count(0)
     message = situations.dead()
     row = page.locator(f"tr[data-message-id='{message.message_id}']")
     row.wait_for()
@@ -129,7 +130,7 @@ def test_the_redispatch_dialog_says_what_it_means_for_each_consumer(live_server_
     page = sign_in(browser.new_page(), live_server_daphne, "operator", f"/messages/{message.message_id}/")
     page.click("[data-verb=redispatch]")
     page.wait_for_selector("dialog#operation[open]")
-    assert "without effect" in page.locator("dialog#operation li[data-consumer=payments]").inner_text()
+    expect(page.locator("dialog#operation li[data-consumer=payments]")).to_contain_text("without effect")
     page.keyboard.press("Escape")
     page.wait_for_selector("dialog#operation", state="detached")
 
@@ -140,11 +141,11 @@ def test_the_keyboard_reaches_everything(live_server_daphne, browser):
     page.wait_for_selector("#lag:not(:empty)")
     page.keyboard.press("j")
     page.keyboard.press("j")
-    assert page.locator("tr.current").get_attribute("data-message-id") == str(first.message_id)
+    expect(page.locator("tr.current")).to_have_attribute("data-message-id", str(first.message_id))
     page.keyboard.press("k")
-    assert page.locator("tr.current").get_attribute("data-message-id") == str(second.message_id)
+    expect(page.locator("tr.current")).to_have_attribute("data-message-id", str(second.message_id))
     page.keyboard.press("x")
-    assert page.locator("#selection [data-count]").inner_text() == "1"
+    expect(page.locator("#selection [data-count]")).to_have_text("1")
     page.keyboard.press("r")
     page.wait_for_selector("dialog#operation[open]")
     page.keyboard.press("Escape")

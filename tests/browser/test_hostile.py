@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from playwright.sync_api import expect
 
 from outbox_core.models import Pending
 from tests.browser.visits import live, sign_in
@@ -22,7 +23,7 @@ def page(live_server_daphne, browser):
     page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))
     yield page
     assert alerts == []
-    assert page.locator("img[src=x]").count() == 0
+    expect(page.locator("img[src=x]")).to_have_count(0)
 
 
 def _strange():
@@ -40,21 +41,21 @@ def test_a_strange_message_is_text_in_a_live_row_and_on_its_page(page, live_serv
     message = _strange()
     row = page.locator(f"tr[data-message-id='{message.message_id}']")
     row.wait_for()
-    assert IMAGE in row.inner_text()
-    assert SCRIPT in row.inner_text()
+    expect(row).to_contain_text(IMAGE)
+    expect(row).to_contain_text(SCRIPT)
     page.goto(f"{live_server_daphne}/messages/{message.message_id}/")
     live(page)
     page.wait_for_selector("#lag:not(:empty)")
-    assert page.locator("h1").first.inner_text() == IMAGE
+    expect(page.locator("h1").first).to_have_text(IMAGE)
     payload = page.locator("#payload").inner_text()
     assert "<img src=x onerror=alert(1)>" in payload
     assert TEMPLATE in payload
     assert "49" not in payload
-    assert IMAGE in page.locator("#headers").inner_text()
+    expect(page.locator("#headers")).to_contain_text(IMAGE)
     page.goto(f"{live_server_daphne}/")
     live(page)
     page.wait_for_selector("#lag:not(:empty)")
-    assert IMAGE in page.locator("#needs").inner_text()
+    expect(page.locator("#needs")).to_contain_text(IMAGE)
 
 
 def test_a_strange_reason_is_text_in_the_toast_the_timeline_and_the_audit(page, live_server_daphne):
@@ -64,9 +65,9 @@ def test_a_strange_reason_is_text_in_the_toast_the_timeline_and_the_audit(page, 
     page.goto(f"{live_server_daphne}/messages/{message.message_id}/")
     act(page, "discard", f"{IMAGE} {SCRIPT}")
     page.wait_for_selector("#head[data-state=discarded]")
-    assert SCRIPT in page.locator("#why").inner_text()
+    expect(page.locator("#why")).to_contain_text(SCRIPT)
     page.goto(f"{live_server_daphne}/audit/")
-    assert f"{IMAGE} {SCRIPT}" in page.locator("#operations").inner_text()
+    expect(page.locator("#operations")).to_contain_text(f"{IMAGE} {SCRIPT}")
 
 
 def test_a_key_that_looks_like_an_address_stays_one_filter(page, live_server_daphne):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from playwright.sync_api import expect
 
 from outbox_core.models import Parked
 from outbox_core.operations import verbs
@@ -22,8 +23,8 @@ def test_rows_never_move_under_the_pointer(live_server_daphne, browser):
     before = row.bounding_box()
     new = situations.dispatched()
     page.wait_for_selector("#newer a")
-    assert "1" in page.locator("#newer a").inner_text()
-    assert page.locator("#messages tr[data-message-id]").count() == 1
+    expect(page.locator("#newer a")).to_contain_text("1")
+    expect(page.locator("#messages tr[data-message-id]")).to_have_count(1)
     # The line that says so stands above the rows and pushes them only by its own height.
     page.click("#newer a")
     page.wait_for_selector(f"tr[data-message-id='{new.message_id}']")
@@ -45,7 +46,7 @@ def test_a_button_that_is_pressed_stays_until_it_is_released(live_server_daphne,
     with page.expect_event("requestfinished", lambda request: "/messages/" in request.url):
         page.evaluate("document.body.dispatchEvent(new CustomEvent('outboard:want'))")
     page.wait_for_timeout(300)  # it would be replaced by now
-    assert "42 failures" not in page.locator("#head").inner_text()
+    expect(page.locator("#head")).not_to_contain_text("42 failures")
     page.mouse.up()
     page.wait_for_selector("dialog#operation[open]")
     page.locator("#head", has_text="42 failures").wait_for()
@@ -58,7 +59,7 @@ def test_a_row_that_changed_is_grey_and_cannot_be_selected(live_server_daphne, b
     row = page.locator(f"tr.changed[data-message-id='{message.message_id}'][data-state=marked]")
     row.wait_for()
     assert row.locator("input[type=checkbox]").is_disabled()
-    assert "ana" in row.inner_text()
+    expect(row).to_contain_text("ana")
 
 
 def test_ticked_rows_open_details_and_typed_filters_survive_updates(live_server_daphne, browser):
@@ -84,7 +85,7 @@ def test_paused_means_paused_and_resuming_catches_up(live_server_daphne, browser
     wait_until(
         lambda: int(page.get_attribute("#tick", "data-tick") or 0) > 0
     )  # the tick came, and was not followed
-    assert page.locator("#messages tr[data-message-id]").count() == 0
+    expect(page.locator("#messages tr[data-message-id]")).to_have_count(0)
     page.click("#pause")
     page.wait_for_selector(f"tr[data-message-id='{message.message_id}']")
 
@@ -111,8 +112,8 @@ def test_a_page_whose_viewer_loses_the_permission_says_so(live_server_daphne, br
     person("viewer").groups.clear()
     situations.dispatched()
     page.wait_for_selector("body[data-live=denied]")
-    assert page.locator("#stale").is_visible()
-    assert page.locator("#messages tr[data-message-id]").count() == 0
+    expect(page.locator("#stale")).to_be_visible()
+    expect(page.locator("#messages tr[data-message-id]")).to_have_count(0)
 
 
 def test_a_message_page_shows_what_happens_meanwhile(live_server_daphne, browser):
@@ -127,8 +128,8 @@ def test_a_message_page_shows_what_happens_meanwhile(live_server_daphne, browser
     situations.confirm(message, Pending.objects.get().position, 1, "dispatcher-q")
     announce("default", CHANGED)
     page.wait_for_selector("#head[data-state=dispatched]")
-    assert "dispatcher-q" in page.locator("#timeline [data-kind=confirmed]").inner_text()
-    assert page.locator("[data-verb=redispatch]").count() == 1
+    expect(page.locator("#timeline [data-kind=confirmed]")).to_contain_text("dispatcher-q")
+    expect(page.locator("[data-verb=redispatch]")).to_have_count(1)
 
 
 def test_back_shows_the_state_of_now(live_server_daphne, browser):

@@ -7,6 +7,7 @@ import time
 from decimal import Decimal
 
 import pytest
+from playwright.sync_api import expect
 
 from dashboard.demo import shop
 from dashboard.demo.models import Basket, Product
@@ -53,12 +54,12 @@ def test_a_changed_price_is_seen_at_once_and_reaches_the_basket(engine, live_ser
 
     item = demo.locator(f"#baskets [data-item='{product.pk}']").first
     item.locator("del").wait_for()
-    assert str(before) in item.inner_text()
-    assert "77.25" in item.locator(".new").inner_text()
+    expect(item).to_contain_text(str(before))
+    expect(item.locator(".new")).to_contain_text("77.25")
     overview.wait_for_selector("[data-number=dispatched]:not([data-value='0'])")
     overview.wait_for_selector("#verdict[data-level=ok]")
     message = Message.objects.get()
-    assert row.get_attribute("data-message-id") == str(message.message_id)
+    expect(row).to_have_attribute("data-message-id", str(message.message_id))
     # A second is promised on an idle machine; this one runs other tests beside it.
     assert seen < 3
     print(f"seen after {seen:.2f} s")
@@ -86,8 +87,8 @@ def test_a_second_copy_is_shown_as_a_duplicate_without_effect(engine, live_serve
     ledger = page.context.new_page()
     ledger.goto(f"{site}/duplicates/?consumer=basket")
     row = ledger.locator("#duplicates tr[data-duplicate]")
-    assert row.count() == 1
-    assert row.get_attribute("data-same") == "yes"
+    expect(row).to_have_count(1)
+    expect(row).to_have_attribute("data-same", "yes")
     item = Basket.objects.filter(items__product_id=product.pk).first().items.get(product_id=product.pk)
     assert item.price == Product.objects.get(pk=product.pk).price
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser.visits import sign_in
 from tests.integration import situations
@@ -22,4 +23,4 @@ def test_it_says_that_there_are_no_live_updates_and_goes_on_looking(live_server_
     page.wait_for_selector(f"tr[data-message-id='{message.message_id}']", timeout=15_000)
     page.click("#pause")
     page.wait_for_selector("body[data-live=paused]")
-    assert "Paused" in said.inner_text()
+    expect(said).to_contain_text("Paused")
