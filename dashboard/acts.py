@@ -13,8 +13,10 @@ from django.utils.translation import gettext_lazy
 from dashboard import at_consumers
 from outbox_core.errors import InvalidMessage
 from outbox_core.models import Message
-from outbox_core.operations import inspect
+from outbox_core.operations import dedupe, inspect
+from outbox_core.operations.facts import gather
 from outbox_core.operations.inspect import ConsumerState, Standing
+from outbox_core.operations.reception import may_repeat
 from outbox_core.operations.verbs import Actor
 from outbox_core.states import VERBS, verbs_for
 
@@ -74,8 +76,10 @@ def dialog(message: Message, standing: Standing, verb: str, using: str, **more: 
     refused = (
         _refused(verb, standing, at_consumers.worst(consumers)) if plural else _("There is no such act.")
     )
+    repeats = may_repeat(message, gather(message, using), using) if verb == "redispatch" else None
     return {
-        "message": message, "standing": standing, "verb": verb, "plural": plural, "title": TITLES.get(verb, verb),
+        "message": message, "standing": standing, "verb": verb, "may_repeat": repeats, "window": dedupe.window(),
+        "plural": plural, "title": TITLES.get(verb, verb),
         "refused": refused, "consumers": consumers if verb in ("retry", "redispatch") else [],
         "version": standing.version, **more,
     }  # fmt: skip
@@ -88,7 +92,7 @@ def actor(request: HttpRequest) -> Actor:
 
 
 def asked(request: HttpRequest) -> dict[str, Any]:
-    """Reason and version of a POST, from a form or a JSON body. Raises InvalidMessage for a body that is neither."""
+    """Reason, version and `again` of a POST, from a form or a JSON body. Raises InvalidMessage for what is neither."""
     if request.content_type != "application/json":
         given: Any = request.POST
     else:
@@ -101,7 +105,14 @@ def asked(request: HttpRequest) -> dict[str, Any]:
     for name in ("reason", "version"):
         if not isinstance(given.get(name, ""), str):
             raise InvalidMessage(name, "text", type(given.get(name)).__name__)
-    return {"reason": given.get("reason", ""), "version": given.get("version") or None}
+    again = given.get("again", False)
+    if again not in (True, False, "on", "true", "false", ""):
+        raise InvalidMessage("again", "true or false", again)
+    return {
+        "reason": given.get("reason", ""),
+        "version": given.get("version") or None,
+        "again": again in (True, "on", "true"),
+    }
 
 
 assert set(PLURALS.values()) == set(VERBS)

@@ -13,9 +13,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from dashboard import wording
+from dashboard.ledger import PRODUCER
 from dashboard.reasons import first_line
-from outbox_core.models import Handling, Parked, Pending
-from outbox_core.operations import counting, roads
+from outbox_core.models import Duplicate, Handling, Parked, Pending
+from outbox_core.operations import counting, dedupe, roads
 from outbox_core.operations.reception import known
 
 CAP = 10_000  # rows that are looked at
@@ -39,8 +40,11 @@ class Need:
 
 
 def needs(using: str, now: datetime) -> list[Need]:
-    """The dead, those that retry, and what consumers could not handle; the largest groups first."""
-    return [*_dead(using), *_stranded(using), *_retrying(using, now), *_received(using, now)]
+    """The dead, those that retry, what consumers could not handle, and duplicates that say something else; the
+    largest groups first."""
+    return [
+        *_dead(using), *_stranded(using), *_retrying(using, now), *_received(using, now), *_differing(using, now),
+    ]  # fmt: skip
 
 
 def _dead(using: str) -> list[Need]:
@@ -136,6 +140,7 @@ def _received(using: str, now: datetime) -> list[Need]:
         .annotate(
             n=Count("pk"),
             first=Min("received_at"),
+            ended=Min("ended_at"),
             error=Max("error"),
             example=Max("message_id"),
             next=Min("available_at"),
@@ -150,10 +155,34 @@ def _received(using: str, now: datetime) -> list[Need]:
             g["type"],
             _("consumer %s") % g["consumer"],
             first_line(g["error"]) or g["error_class"],
-            g["first"],
+            g["ended"] or g["first"],
             _next_try(g["next"], now) if g["next"] else "",
             reverse("outboard:message", args=[g["example"]]) if g["example"] in ours else "",
             g["n"] > 1,
+        )
+        for g in groups
+    ]
+
+
+def _differing(using: str, now: datetime) -> list[Need]:
+    """One id with two payloads, inside the dedupe window: one of the two had no effect. Index: duplicate_differs."""
+    rows = Duplicate.objects.using(using).filter(same_payload=False, at__gte=now - dedupe.window())
+    groups = (
+        rows.filter(pk__in=rows.order_by("-at", "-pk").values("pk")[:CAP])
+        .values("consumer", "type")
+        .annotate(n=Count("pk"), first=Min("at"))
+        .order_by("-n")[:MOST]
+    )
+    return [
+        Need(
+            "differing",
+            wording.compact(g["n"]),
+            g["type"],
+            _("consumer %s") % g["consumer"] if g["consumer"] else _("its producer"),
+            _("The same id came with another payload, which had no effect."),
+            g["first"],
+            "",
+            _duplicates(payload="differs", consumer=g["consumer"] or PRODUCER),
         )
         for g in groups
     ]
@@ -171,3 +200,7 @@ def _newest(rows: Any) -> Any:
 def _messages(state: str, **filters: str) -> str:
     query = urlencode({"state": state, **{k: v for k, v in filters.items() if v}})
     return f"{reverse('outboard:messages')}?{query}"
+
+
+def _duplicates(**filters: str) -> str:
+    return f"{reverse('outboard:duplicates')}?{urlencode(filters)}"

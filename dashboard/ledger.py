@@ -9,10 +9,13 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.http import QueryDict
+from django.utils.translation import gettext as _
 
+from dashboard import wording
 from dashboard.filters import as_uuid, clean, moment
 from outbox_core.inbox.registry import subscriptions
 from outbox_core.models import Duplicate, Message, Receipt
+from outbox_core.operations import dedupe
 from outbox_core.operations.counting import capped
 
 PRODUCER = "-"  # stands in an address for the empty consumer: a producer published the same id again
@@ -92,6 +95,42 @@ def consumers(using: str) -> list[str]:
     """Every consumer that the filter offers: those of the code, and those that the newest rows name."""
     newest = Duplicate.objects.using(using).order_by("-pk").values_list("consumer", flat=True)[:500]
     return sorted({name for name in (*subscriptions(), *newest) if name})
+
+
+def window_advice(using: str) -> str:
+    """What the gaps seen say of the dedupe window; empty if there were none."""
+    found = dedupe.gaps(using)
+    if found is None:
+        return ""
+    window = dedupe.window()
+    said = {
+        "window": wording.duration(window), "count": wording.compact(found.count), "share": f"{dedupe.SHARE:.0%}",
+        "most": wording.duration(found.most), "longest": wording.duration(found.longest),
+        "suggested": wording.duration(found.suggested),
+    }  # fmt: skip
+    seen = _(
+        "Of the newest %(count)s copies %(share)s came within %(most)s of the first, the last after %(longest)s."
+    )
+    if found.suggested > window:
+        verdict = _(
+            "The dedupe window is %(window)s, and a copy after it takes effect: choose %(suggested)s."
+        )
+    elif found.suggested < window:
+        verdict = _("The dedupe window is %(window)s; %(suggested)s would do, with room to spare.")
+    else:
+        verdict = _("The dedupe window of %(window)s fits.")
+    return f"{seen} {verdict}" % said
+
+
+def gaps_as_json(using: str) -> dict[str, Any] | None:
+    """The same for programs, in seconds."""
+    found = dedupe.gaps(using)
+    if found is None:
+        return None
+    return {
+        "count": found.count, "most": found.most.total_seconds(), "longest": found.longest.total_seconds(),
+        "suggested_window": found.suggested.total_seconds(),
+    }  # fmt: skip
 
 
 def as_json(row: Row) -> dict[str, Any]:

@@ -44,6 +44,23 @@ class StateChanged(OutboxError):
         super().__init__(reason)
 
 
+class EffectMayRepeat(OutboxError):
+    """A second send was refused, since its dedupe window is over and no one said that the effect may happen again.
+
+    `consumers` are those whose receipt may be gone.
+    """
+
+    def __init__(self, message_id: object, consumers: list[str], window: str) -> None:
+        self.consumers = consumers
+        named = (
+            " and ".join(filter(None, [", ".join(consumers[:-1]), *consumers[-1:]])) or "other installations"
+        )
+        super().__init__(
+            f"Message {message_id} was left alone: it was last sent before the dedupe window of {window}, so it may "
+            f"take effect again at {named}; say that it may (again)."
+        )
+
+
 class Unroutable(OutboxError):
     """The broker returned a message: no queue is bound for its routing key."""
 

@@ -17,7 +17,7 @@ from dashboard.filters import store
 from dashboard.permissions import OPERATE, requires
 from dashboard.views.errors import missing
 from dashboard.views.message import describe
-from outbox_core.errors import InvalidMessage, OutboxError, StateChanged
+from outbox_core.errors import EffectMayRepeat, InvalidMessage, OutboxError, StateChanged
 from outbox_core.models import Message
 from outbox_core.operations import inspect, verbs
 from outbox_core.operations.words import DONE
@@ -34,6 +34,11 @@ def act(request: HttpRequest, message_id: UUID, plural: str) -> HttpResponse:
         return missing(request, message_id)
     except StateChanged as refused:
         return _refused(request, message_id, verb, refused)
+    except EffectMayRepeat as repeats:
+        return _again(
+            request, message_id, verb, 422, str(repeats), error=str(repeats), field="again",
+            consumers=repeats.consumers,
+        )  # fmt: skip
     except InvalidMessage as invalid:
         return _again(
             request,

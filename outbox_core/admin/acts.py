@@ -20,10 +20,10 @@ from django.template.response import TemplateResponse
 from outbox_core.admin.payloads import actor
 from outbox_core.errors import OutboxError, StateChanged
 from outbox_core.models import Message
-from outbox_core.operations import audit
+from outbox_core.operations import audit, dedupe
 from outbox_core.operations.facts import versions
 from outbox_core.operations.verbs import act
-from outbox_core.operations.words import DONE, plural
+from outbox_core.operations.words import DONE, duration, plural
 from outbox_core.states import VERBS
 
 MOST = 1_000  # messages of one request; more is for the command line
@@ -31,13 +31,14 @@ TOLD = 10  # refusals that are spelt out
 
 
 class ReasonForm(forms.Form):
-    """Why, and which messages as they were shown: `row:version` for each."""
+    """Why, whether past the dedupe window too, and which messages as they were shown: `row:version` for each."""
 
     reason = forms.CharField(
         max_length=audit.LONGEST_REASON,
         label="Reason",
         widget=forms.TextInput(attrs={"size": 60, "autofocus": True}),
     )
+    again = forms.BooleanField(required=False)
     chosen = forms.CharField(widget=forms.HiddenInput)
 
     def clean_chosen(self) -> dict[int, str]:
@@ -87,6 +88,7 @@ def perform(
                 form.cleaned_data["chosen"],
                 form.cleaned_data["reason"],
                 queryset.db,
+                form.cleaned_data["again"],
             )
             return None
         if "chosen" in form.errors:
@@ -119,19 +121,21 @@ def _ask(
         **model_admin.admin_site.each_context(request), "title": f"{verb.capitalize()} {plural(len(found), 'message')}",
         "opts": model_admin.model._meta, "verb": verb, "form": form, "rows": rows, "more": len(found) - len(rows),
         "states": sorted(states.items()), "misfits": sum(n for s, n in states.items() if s not in VERBS[verb]),
+        "window": duration(dedupe.window().total_seconds()) if verb == "redispatch" else "",
         "first": next(iter(found), ""), "checkbox": ACTION_CHECKBOX_NAME, "media": model_admin.media,
     }  # fmt: skip
     return TemplateResponse(request, "admin/outbox_core/act.html", context)
 
 
 def _apply(
-    model_admin: Any, request: HttpRequest, verb: str, chosen: dict[int, str], reason: str, using: str
+    model_admin: Any, request: HttpRequest, verb: str, chosen: dict[int, str], reason: str, using: str, again: bool
 ) -> None:  # fmt: skip
     """Each message in a transaction of its own, oldest first; then say how many were done, and what was left alone."""
     who, done, left = actor(request), Counter[str](), list[str]()
     for pk, version in sorted(chosen.items()):
         try:
-            done[act(verb, pk, actor=who, reason=reason, version=version, using=using).outcome] += 1
+            acted = act(verb, pk, actor=who, reason=reason, version=version, using=using, again=again)
+            done[acted.outcome] += 1
         except (StateChanged, OutboxError) as refusal:
             left.append(str(refusal))
         except Message.DoesNotExist:

@@ -103,14 +103,14 @@ def _decide(run: Run, row: Handling, error: BaseException, now: datetime) -> Out
 
 
 def _retry(run: Run, row: Handling, now: datetime, pause: float, error_class: str, text: str) -> None:
-    row.state, row.available_at = "retrying", now + timedelta(seconds=pause)
+    row.state, row.available_at, row.ended_at = "retrying", now + timedelta(seconds=pause), None
     _say(row, error_class, text)
     row.save(using=run.using)
 
 
 def bury(run: Run, row: Handling, now: datetime, error_class: str, text: str) -> None:
     """The message is dead: it stays where it is, visible, until a person retries or discards it."""
-    row.state, row.available_at = "dead", None
+    row.state, row.available_at, row.ended_at = "dead", None, now
     _say(row, error_class, text)
     row.save(using=run.using)
     _count(run, "handling_dead", now)
@@ -126,7 +126,7 @@ def bury(run: Run, row: Handling, now: datetime, error_class: str, text: str) ->
 def give_up(run: Run, now: datetime, error_class: str, reason: str) -> None:
     """No handler can be given it: keep it as it came, with the reason, in the caller's transaction."""
     row = run.row or kept.keep(run.arrived, run.consumer, "undecodable", received_at=now)
-    row.state, row.available_at = "undecodable", None
+    row.state, row.available_at, row.ended_at = "undecodable", None, now
     _say(row, error_class, reason)
     row.save(using=run.using)
     attempt(run, row, now, error_class, reason, "permanent")

@@ -96,7 +96,7 @@ def retry(using: str, id_: int) -> Handling:
     row, now = _locked(using, id_)
     if row.state == "waiting":
         raise StateChanged("an earlier message of its key goes first: retry that one", actual_state=row.state)
-    row.state, row.available_at, row.failures = "retrying", now, 0
+    row.state, row.available_at, row.ended_at, row.failures = "retrying", now, None, 0
     if row.error_class == UNFINISHED:  # a person has seen it: that run counts no more
         row.error_class, row.error = "", ""
     row.save(using=using)

@@ -14,7 +14,7 @@ from uuid import UUID
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error, connections
 
-from outbox_core.errors import InvalidMessage, OutboxError, StateChanged
+from outbox_core.errors import EffectMayRepeat, InvalidMessage, OutboxError, StateChanged
 from outbox_core.models import Message
 from outbox_core.operations import audit
 from outbox_core.operations.facts import versions
@@ -78,7 +78,8 @@ class VerbCommand(BaseCommand):
             self._show_what_matches(chosen, options)
             return
         actor = Actor(id="", name=getpass.getuser(), origin="cli")
-        items = [self._act(c, actor, reason, selection, using) for c in chosen]
+        again = options.get("again", False)
+        items = [self._act(c, actor, reason, selection, using, again) for c in chosen]
         self._conclude(items, options)
 
     # What was asked for.
@@ -163,7 +164,7 @@ class VerbCommand(BaseCommand):
     # Acting.
 
     def _act(
-        self, chosen: Chosen, actor: Actor, reason: str, selection: Selection, using: str
+        self, chosen: Chosen, actor: Actor, reason: str, selection: Selection, using: str, again: bool
     ) -> dict[str, Any]:  # fmt: skip
         item: dict[str, Any] = {"message_id": chosen.message_id}
         if chosen.pk is None:
@@ -173,12 +174,17 @@ class VerbCommand(BaseCommand):
         try:
             acted = act(
                 self.verb, chosen.pk, actor=actor, reason=reason, version=version, using=using,
-                selection=selection.as_json(),
+                selection=selection.as_json(), again=again,
             )  # fmt: skip
         except StateChanged as refusal:
             at = refusal.at.isoformat() if refusal.at else None
             return item | {
                 "outcome": "refused", "state": refusal.actual_state, "by": refusal.by, "at": at, "detail": str(refusal),
+            }  # fmt: skip
+        except EffectMayRepeat as refusal:
+            return item | {
+                "outcome": "refused", "state": chosen.state, "detail": str(refusal),
+                "may_repeat": refusal.consumers,
             }  # fmt: skip
         except Message.DoesNotExist:
             return item | {"outcome": "missing", "state": "", "detail": "It was pruned meanwhile."}

@@ -55,6 +55,7 @@ class Handling(models.Model):
     failures = models.PositiveIntegerField(default=0)  # runs that failed
     received_at = models.DateTimeField(db_default=ClockTimestamp())
     available_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)  # when it was given up; NULL while it goes on
     error_class = models.CharField(max_length=255, blank=True)
     error = models.TextField(blank=True)
     fingerprint = models.CharField(max_length=16, blank=True)
@@ -131,6 +132,9 @@ class Duplicate(models.Model):
             models.Index(fields=["cause", "id"], name="outbox_duplicate_cause"),
             models.Index(fields=["consumer", "id"], name="outbox_duplicate_consumer"),
             models.Index(fields=["at", "id"], name="outbox_duplicate_at"),
+            models.Index(
+                fields=["at", "id"], condition=Q(same_payload=False), name="outbox_duplicate_differs"
+            ),
         ]
 
     def __str__(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db import Error
 from django.db.models import Exists, OuterRef
@@ -12,12 +12,13 @@ from outbox_core.clock import database_now
 from outbox_core.conf import settings
 from outbox_core.heartbeat import alive_for
 from outbox_core.inbox.registry import subscriptions
-from outbox_core.models import Parked, Pending, Worker
+from outbox_core.models import Duplicate, Parked, Pending, Worker
 from outbox_core.operations import roads, stats, undone
 from outbox_core.operations.counting import CAP, capped
 from outbox_core.operations.words import duration, gist, plural
 
 WELL, BEHIND, NO_DISPATCHER = 0, 1, 2
+NEWS = timedelta(hours=1)
 AWAY = ("down", "blocked", "connecting")  # states of the road to the broker
 
 
@@ -45,7 +46,10 @@ def verdict(using: str = "default") -> Verdict:
         return _no_dispatcher(dispatchers, now, waiting, waits)
     dead = capped(Parked.objects.using(using).filter(state="dead").order_by())
     # None of these follows from another, so the first of them names the others too.
-    apart = [_dead(dead, using), _failing_road(using, now), _given_up(using), _tried_for_long(using, now)]
+    apart = [
+        _dead(dead, using), _failing_road(using, now), _given_up(using), _tried_for_long(using, now),
+        _differing(using, now),
+    ]  # fmt: skip
     found = [
         _broker(alive, waiting, waits, now),
         _behind(waiting, due),
@@ -59,6 +63,16 @@ def verdict(using: str = "default") -> Verdict:
     worst = next((v for v in told if v.level == "bad"), told[0])
     others = [v.headline for v in apart if v is not None and v is not worst] if worst in apart else []
     return replace(worst, detail=" Also: ".join([worst.detail, *others]))
+
+
+def _differing(using: str, now: datetime) -> Verdict | None:
+    """An alarm for as long as it is news; the overview keeps it for the dedupe window."""
+    n = capped(Duplicate.objects.using(using).filter(same_payload=False, at__gte=now - NEWS).order_by())
+    if not n:
+        return None
+    headline = f"{plural(n, 'duplicate')} in the last hour came with another payload than the first copy."
+    detail = "Only the first copy took effect: find out which of the two is right."
+    return Verdict("warn", headline, detail, "overview")
 
 
 def _alive(worker: Worker, now: datetime) -> bool:

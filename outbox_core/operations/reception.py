@@ -15,17 +15,21 @@ from outbox_core.conf import settings
 from outbox_core.inbox import lanes
 from outbox_core.inbox.registry import Subscription, subscriptions
 from outbox_core.models import Duplicate, Handling, Message, Receipt
+from outbox_core.operations import dedupe
+from outbox_core.operations.facts import Facts, gather
 from outbox_core.transports.topics import matches
 
 WORST = ("dead", "undecodable", "waiting", "retrying")
 NOT_SEEN = "not seen"
+FORGOTTEN = "forgotten"
 NOT_VISIBLE = "not visible"
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerState:
-    """A consumer's view of one message. `state`: processed, stale, rejected, one of `WORST`, not seen, or
-    not visible (its records stand in another database). `detail` is the error, if there is one."""
+    """A consumer's view of one message. `state`: processed, stale, rejected, one of `WORST`, not seen, forgotten (the
+    dedupe window is over, so its receipt would be gone), or not visible (its records stand in another database).
+    `detail` is the error, if there is one."""
 
     consumer: str
     state: str
@@ -38,8 +42,8 @@ class ConsumerState:
     behind: str = ""  # waiting: the message of its key that stands in the way, if it has an id
 
 
-def consumers(message: Message, using: str = "default") -> list[ConsumerState]:
-    """Every consumer that should get this message, or that has seen it, by name."""
+def consumers(message: Message, using: str = "default", facts: Facts | None = None) -> list[ConsumerState]:
+    """Every consumer that should get this message, or that has seen it, by name. `facts`: if known already."""
     id_ = str(message.message_id)
     receipts = {r.consumer: r for r in Receipt.objects.using(using).filter(message_id=id_)}
     handlings = {
@@ -48,10 +52,23 @@ def consumers(message: Message, using: str = "default") -> list[ConsumerState]:
     seen = Duplicate.objects.using(using).filter(message_id=id_).exclude(consumer="").order_by()
     duplicates = dict(seen.values_list("consumer").annotate(n=Count("id")))
     meant = {s.consumer: s for s in interested(message, subscriptions().values())}
-    return [
+    found = [
         _state(name, meant.get(name), using, receipts.get(name), handlings.get(name), duplicates.get(name, 0))
         for name in sorted({*receipts, *handlings, *duplicates, *meant})
     ]
+    if any(c.state == NOT_SEEN for c in found) and dedupe.is_over(facts or gather(message, using), using):
+        return [replace(c, state=FORGOTTEN) if c.state == NOT_SEEN else c for c in found]
+    return found
+
+
+def may_repeat(message: Message, facts: Facts, using: str = "default") -> list[str] | None:
+    """Past the dedupe window: the consumers for which one more copy may take effect a second time, none named if only
+    those of other installations get it. None: the window is not over, or each of our consumers has its receipt."""
+    if not dedupe.is_over(facts, using):
+        return None
+    found = consumers(message, using, facts)
+    names = [c.consumer for c in found if c.state in (FORGOTTEN, NOT_VISIBLE)]
+    return names if names or not found else None
 
 
 def unfinished(message_ids: Iterable[str], using: str = "default") -> dict[str, ConsumerState]:

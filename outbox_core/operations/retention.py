@@ -1,7 +1,6 @@
 """Pruning: facts that are old enough go, in small batches; what is pending, dead or being handled never does.
 
-The audit trail is not pruned. A dedupe window is: a receipt stands for `DEDUPE_WINDOW` days at least, and as long
-as its message may still be sent again.
+The audit trail is not pruned, and no receipt inside the dedupe window (see `dedupe`).
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from django.db.models import Exists, OuterRef, Q
 from outbox_core.clock import database_now
 from outbox_core.conf import settings
 from outbox_core.models import Dispatch, Duplicate, FailedAttempt, Handling, Message, Parked, Pending, Receipt
+from outbox_core.operations import dedupe
 
 BATCH = 500
 
@@ -43,9 +43,8 @@ def prune(
     now = database_now(using)
     pruned = Pruned()
     cutoff = {name: now - timedelta(days=days) for name, days in settings.RETENTION.items()}
-    window = now - timedelta(days=max(settings.RETENTION["receipts"], settings.DEDUPE_WINDOW))
     pruned.messages = _prune_messages(using, cutoff["dispatched"], batch, go_on)
-    pruned.receipts = _prune_receipts(using, window, batch, go_on)
+    pruned.receipts = _prune_receipts(using, now - dedupe.window(), batch, go_on)
     pruned.failures = _prune_failures(using, cutoff["failures"], batch, go_on)
     pruned.duplicates = _prune_duplicates(using, cutoff["failures"], batch, go_on)
     return pruned
@@ -108,11 +107,10 @@ def _needed(using: str, uuids: dict[int, UUID], cutoff: datetime) -> set[int]:
 def _prune_receipts(using: str, cutoff: datetime, batch: int, go_on: Callable[[], bool]) -> int:
     def going(rows: Any) -> list[int]:
         ids = {pk: _uuid(text) for pk, text in rows.values_list("pk", "message_id")}
-        queued = Pending.objects.using(using).filter(message=OuterRef("pk"))
-        again = Message.objects.using(using).filter(
-            Exists(queued), message_id__in=[u for u in ids.values() if u]
-        )
-        kept = set(again.values_list("message_id", flat=True))
+        uuids = [u for u in ids.values() if u]
+        ours = list(Message.objects.using(using).filter(message_id__in=uuids).only("message_id"))
+        stay = dedupe.protected(ours, using, cutoff)
+        kept = {m.message_id for m in ours if m.pk in stay}
         return [pk for pk, uuid in ids.items() if uuid not in kept]
 
     old = Receipt.objects.using(using).filter(processed_at__lt=cutoff)

@@ -16,7 +16,7 @@ from outbox_core.models import (
     Parked,
     Receipt,
 )
-from outbox_core.operations.words import CAUSES, DONE, gist
+from outbox_core.operations.words import CAUSES, DONE, gist, plural
 
 MOST = 200
 """Entries of one kind that are read: the newest. A message that failed a million times still has a page."""
@@ -57,9 +57,10 @@ def timeline(message: Message, using: str = "default") -> list[Entry]:
 
 
 def _order(entry: Entry) -> tuple[datetime, int]:
-    """Of one instant, a consumer's failures come after what it received."""
-    kind = "received" if entry.at_consumer else entry.kind
-    return entry.at, 2 * KINDS.index(kind) + entry.at_consumer
+    """Of one instant, a consumer's failures come after what it received, and its giving up after them."""
+    if not entry.at_consumer:
+        return entry.at, 3 * KINDS.index(entry.kind)
+    return entry.at, 3 * KINDS.index("received") + (2 if entry.kind == "parked" else 1)
 
 
 def _committed(message: Message) -> Entry:
@@ -139,9 +140,20 @@ def _receptions(message: Message, using: str) -> Iterator[Entry]:
                     r.processed_at, "failed", f"{r.consumer} rejected it", r.consumer, r.attempt, "bad"
                 )
     for h in Handling.objects.using(using).filter(message_id=id_).defer("body", "envelope")[:MOST]:
-        yield Entry(
-            h.received_at, "received", f"{h.consumer} received it, and is not done ({h.state})", h.consumer
-        )
+        yield from _handling(h)
+
+
+def _handling(h: Handling) -> Iterator[Entry]:
+    if h.ended_at is None:
+        text = f"{h.consumer} received it, and is not done ({h.state})"
+        yield Entry(h.received_at, "received", text, h.consumer)
+        return
+    yield Entry(h.received_at, "received", f"{h.consumer} received it", h.consumer)
+    said, whole = gist(h.error or h.error_class)
+    text = f"{h.consumer} could not read it: {said}"
+    if h.state == "dead":
+        text = f"{h.consumer} gave up after {plural(h.failures, 'failure')}: {said}"
+    yield Entry(h.ended_at, "parked", text, h.consumer, level="bad", detail=whole, at_consumer=True)
 
 
 def _duplicates(message: Message, using: str) -> Iterator[Entry]:

@@ -17,13 +17,14 @@ from django.db import InternalError, OperationalError
 from psycopg.errors import IdleInTransactionSessionTimeout, LockNotAvailable
 
 from outbox_core.clock import ClockTimestamp, database_now
-from outbox_core.errors import InvalidMessage, OutboxError, StateChanged
+from outbox_core.errors import EffectMayRepeat, InvalidMessage, OutboxError, StateChanged
 from outbox_core.models import Message, Operation, Parked, Pending
-from outbox_core.operations import audit
+from outbox_core.operations import audit, dedupe
 from outbox_core.operations.audit import Actor
 from outbox_core.operations.facts import Facts, attempts_opened, gather, last_change
-from outbox_core.operations.reception import unfinished
+from outbox_core.operations.reception import may_repeat, unfinished
 from outbox_core.operations.undone import GIVEN_UP
+from outbox_core.operations.words import duration
 from outbox_core.outbox import leases, queue
 from outbox_core.sql import exclusive
 from outbox_core.states import QUEUED, VERBS, State
@@ -51,16 +52,17 @@ class Acted:
 
 def act(
     verb: str, message_id: UUID | str | int, *, actor: Actor, reason: str, version: str | None = None,
-    using: str = "default", selection: Mapping[str, Any] | None = None,
+    using: str = "default", selection: Mapping[str, Any] | None = None, again: bool = False,
 ) -> Acted:  # fmt: skip
     """Do `verb` to one message. Effect and audit row commit together; a refusal changes and writes nothing.
 
     `message_id` is the message's UUID (or, as an int, its row id); `version` what the caller saw
-    (`inspect.Standing.version`), None to act on whatever state it is in; `selection` the filter that chose it.
+    (`inspect.Standing.version`), None to act on whatever state it is in; `selection` the filter that chose it;
+    `again` that a redispatch past the dedupe window may take effect a second time.
 
-    Raises StateChanged (who has it or changed it, since when), InvalidMessage for the reason or the verb,
-    Message.DoesNotExist, and OutboxError if its partition keeps changing hands, another session holds a lock for
-    longer than LEASE / 2, or this process stands still for so long.
+    Raises EffectMayRepeat without that `again`, StateChanged (who has it or changed it, since when), InvalidMessage
+    for the reason or the verb, Message.DoesNotExist, and OutboxError if its partition keeps changing hands, another
+    session holds a lock for longer than LEASE / 2, or this process stands still for so long.
     """
     if verb not in VERBS:
         raise InvalidMessage("verb", ", ".join(VERBS), verb)
@@ -68,7 +70,9 @@ def act(
     for _ in range(TRIES):
         try:
             with exclusive(using):
-                return _Act(verb, _locked(message_id, using), using).run(actor, reason, version, selection)
+                return _Act(verb, _locked(message_id, using), using).run(
+                    actor, reason, version, selection, again
+                )
         except leases.OwnerChanged:
             continue
         except (OperationalError, InternalError) as error:
@@ -104,14 +108,17 @@ class _Act:
         # Lease and Partition before Pending: a turn of the owner can't begin between the look and the act.
         self.owner = leases.lock_owner(using, self.partition)
         self.facts: Facts = gather(message, using, lock=True)
+        self.may_repeat: list[str] | None = None  # at which consumers, past the dedupe window
 
     def run(
-        self, actor: Actor, reason: str, version: str | None, selection: Mapping[str, Any] | None
+        self, actor: Actor, reason: str, version: str | None, selection: Mapping[str, Any] | None, again: bool
     ) -> Acted:  # fmt: skip
         self._refuse_if_in_flight()
         self._refuse_if_stale(version)
         self._refuse_if_no_such_pair()
         self._refuse_if_direct_or_scheduled()
+        if self.verb == "redispatch":
+            self._refuse_if_it_may_repeat(again)
         if self.verb == "retry" and self._is_due_or_aside():
             return Acted(None, "unchanged", self.facts.state)
         before = self._describe()
@@ -156,6 +163,12 @@ class _Act:
         if pending.scheduled and self.verb in ("retry", "redispatch"):
             due = f"{pending.available_at:%Y-%m-%d %H:%M:%S} UTC"
             self._refuse(f"it is scheduled for {due} by", self.message.source, self.message.created_at, "at")
+
+    def _refuse_if_it_may_repeat(self, again: bool) -> None:
+        self.may_repeat = may_repeat(self.message, self.facts, self.using)
+        if self.may_repeat is not None and not again:
+            window = duration(dedupe.window().total_seconds())
+            raise EffectMayRepeat(self.message.message_id, self.may_repeat, window)
 
     def _refuse(self, why: str, by: str, at: datetime | None, when: str = "since") -> NoReturn:
         since = f" {when} {at:%Y-%m-%d %H:%M:%S} UTC" if at else ""
@@ -266,7 +279,10 @@ class _Act:
         if not in_backoff:  # its next send is the dispatcher's own, not a person's
             table.objects.using(self.using).filter(pk=self.message.pk).update(operation=number)
         row = table.objects.using(self.using).filter(pk=self.message.pk).values("position", "attempts").get()
+        after = {"state": str(state), **row}
+        if self.may_repeat is not None:
+            after["may_repeat"] = self.may_repeat
         return audit.record(
             self.using, id=number, actor=actor, verb=self.verb, reason=reason, message_id=str(self.message.message_id),
-            selection=selection, before=before, after={"state": str(state), **row},
+            selection=selection, before=before, after=after,
         )  # fmt: skip

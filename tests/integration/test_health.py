@@ -10,7 +10,7 @@ from django.db import connection
 
 from outbox_core.clock import ClockTimestamp, database_now
 from outbox_core.inbox import registry
-from outbox_core.models import Pending, Worker
+from outbox_core.models import Duplicate, Pending, Worker
 from outbox_core.operations.health import ready, verdict
 from outbox_core.operations.words import duration
 from tests.integration import situations
@@ -237,3 +237,14 @@ def test_what_is_wrong_elsewhere_is_named_too() -> None:
     assert v.detail == (
         "No other message waits behind it. Also: 2 messages were delivered, but a consumer gave them up."
     )
+
+
+def test_a_copy_with_another_payload_is_an_alarm_while_it_is_news() -> None:
+    worker()
+    known = {"consumer": "c", "cause": "producer", "same_payload": False, "digest": "d"}
+    Duplicate.objects.create(message_id="old", at=database_now() - timedelta(hours=2), **known)
+    assert verdict().level == "ok"
+    Duplicate.objects.create(message_id="new", **known)
+    v = verdict()
+    assert (v.level, v.code, v.link) == ("warn", 0, "overview")
+    assert v.headline == "1 duplicate in the last hour came with another payload than the first copy."

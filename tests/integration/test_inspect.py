@@ -32,6 +32,7 @@ from tests.integration.situations import (
     dispatched,
     own,
     pending,
+    received,
     retrying,
 )  # fmt: skip
 
@@ -257,3 +258,17 @@ def test_causes_and_effects_are_followed_and_a_circle_ends() -> None:
         own_cause = "0197c1f2-8a40-7b1e-9c55-0f6f5a1f2d11"
         circle = pending(message_id=own_cause, causation_id=own_cause)
     assert causes(circle) == []
+
+
+def test_a_consumer_that_gave_up_says_when() -> None:
+    message = dispatched()
+    row = received(message, "dead", ago=60, error="no stock")
+    Handling.objects.filter(pk=row.pk).update(ended_at=database_now())
+    last, first = [e for e in timeline(message) if e.worker == "reports"]
+    assert (first.kind, first.text) == ("received", "reports received it")
+    assert (last.kind, last.text, last.level) == (
+        "parked",
+        "reports gave up after 3 failures: no stock",
+        "bad",
+    )
+    assert last.at > first.at

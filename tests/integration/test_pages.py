@@ -216,6 +216,10 @@ def test_the_ledger_of_duplicates_shows_cause_consumer_and_what_differs(operator
     assert seen(f"?message={message.message_id}") == ["producer", "producer", "resend"]
     assert "&lt;no uuid&gt;" in text(operator, "/duplicates/")
     assert "≠ abababab" in text(operator, "/duplicates/?payload=differs")
+    needs = text(operator, "/").partition('id="needs"')[2].partition("</section>")[0]
+    assert "1 differing" in needs and "consumer mail" in needs
+    link = unescape(re.findall(r'href="([^"]+)"', needs)[0])
+    assert re.findall(r'data-cause="(\w+)"', text(operator, link)) == ["producer"]
 
 
 def test_the_workers_page_shows_who_is_silent_and_which_partitions_nobody_has(operator):

@@ -55,6 +55,7 @@ def test_a_message_that_always_fails_is_dead_after_max_attempts(outbox_settings:
         assert run_due(subscription) == []
     row = Handling.objects.get()
     assert (row.state, row.attempts, row.failures, row.available_at) == ("dead", 3, 3, None)
+    assert row.ended_at is not None and row.ended_at > row.received_at
     assert (row.error_class, row.error) == ("LookupError", "run 3")
     assert list(FailedAttempt.objects.order_by("id").values_list("attempt", flat=True)) == [1, 2, 3]
     assert len(set(FailedAttempt.objects.values_list("fingerprint", flat=True))) == 1
